@@ -1,0 +1,92 @@
+"""What handles, lists and waiters ask. Nothing here changes anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from stepwell.model.errors import NotFound
+from stepwell.model.run import Attempt, Error, Page, RunInfo
+from stepwell.model.states import State
+from stepwell.store import rows
+from stepwell.store.pool import Tx
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which runs a list shows. None lets everything through."""
+
+    states: Sequence[State] | None = None
+    name: str | None = None
+    queue: str | None = None
+    kind: str | None = None
+    tags: dict[str, Any] | None = None
+    error: str | None = None
+    since: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The end of a run, for those who wait for it."""
+
+    id: UUID
+    name: str
+    state: State
+    result: bytes | None
+    error: Error | None
+    attempt: int
+
+
+async def run_info(tx: Tx, run_id: UUID) -> RunInfo:
+    found = await tx.rows("run_by_id", id=run_id)
+    if not found:
+        raise NotFound("id", str(run_id))
+    return rows.run_info(found[0])
+
+
+async def id_by_key(tx: Tx, key: str) -> UUID:
+    found = await tx.rows("run_id_by_key", key=key)
+    if not found:
+        raise NotFound("key", key)
+    run_id: UUID = found[0]["run_id"]
+    return run_id
+
+
+async def attempts(tx: Tx, run_id: UUID) -> list[Attempt]:
+    return [rows.attempt(row) for row in await tx.rows("attempts_of", id=run_id)]
+
+
+async def finished(tx: Tx, ids: Sequence[UUID]) -> list[Finished]:
+    """Those of these runs that have finished."""
+    return [
+        Finished(row["id"], row["name"], State(row["state"]), row["result"], rows.error(row["error"]), row["attempt"])
+        for row in await tx.rows("results", ids=list(ids))
+    ]
+
+
+async def existing(tx: Tx, ids: Sequence[UUID]) -> set[UUID]:
+    """Those of these runs that there are, live or finished."""
+    return {row["id"] for row in await tx.rows("existing_runs", ids=list(ids))}
+
+
+async def page(tx: Tx, which: Filter, *, limit: int, after: UUID | None) -> Page:
+    """Newest first, one row more than is shown, to know whether there is another page."""
+    found = await tx.rows(
+        "list_runs",
+        after=after,
+        states=None if which.states is None else [state.value for state in which.states],
+        name=which.name,
+        queue=which.queue,
+        kind=which.kind,
+        tags=None if which.tags is None else msgspec.json.encode(which.tags),
+        error=which.error,
+        since=which.since,
+        limit=limit + 1,
+    )
+    items = [rows.run_info(row) for row in found[:limit]]
+    return Page(items, items[-1].id if len(found) > limit else None)

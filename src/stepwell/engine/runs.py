@@ -1,0 +1,172 @@
+"""The life of a run: start, claim, due, expire, cancel, and the reaping of lost claims.
+
+A claim is the right of one worker to one attempt. It is named by the pair (id, claim_id): the id is the
+run's, the claim_id is random and made for one claim call. Every later write by the worker names both and
+demands that the run is still running; when that finds no row the claim is lost, whatever the cause:
+
+    pending ──claim──► running ──┬─ complete, fail, retry, repeat, snooze, release: by its worker (settle.py)
+                                 ├─ reaped: its worker's lease ended, and the reaper settled it
+                                 └─ cancelled: from outside
+
+`attempt` counts and `claim_id` fences: a counter alone would repeat itself after a replica that had not
+heard of the last claims is promoted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from stepwell.model.errors import AlreadyFinished, KeyConflict, NotFinished, NotFound
+from stepwell.model.ids import ClaimId, RunId, WorkerId
+from stepwell.model.run import Claim
+from stepwell.model.states import State
+from stepwell.store import rows
+from stepwell.store.pool import Tx
+
+KEEP_KEYS = timedelta(days=30)
+"""A key is remembered this long, and in any case while its run is live."""
+
+
+@dataclass(slots=True)
+class Start:
+    """A run to be: everything its row needs, already encoded."""
+
+    id: RunId
+    name: str
+    queue: str
+    priority: int
+    input: bytes
+    retry: bytes
+    key: str | None = None
+    digest: bytes | None = None
+    tags: bytes | None = None
+    timeout: timedelta | None = None
+    delay: timedelta | None = None
+    at: datetime | None = None
+    expires: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Who starts a run, when a run does."""
+
+    parent_id: UUID | None = None
+    root_id: UUID | None = None
+
+
+NO_FAMILY = Family()
+
+
+async def start(tx: Tx, starts: Sequence[Start], family: Family = NO_FAMILY) -> list[RunId]:
+    """-> pending, or scheduled when it has a delay; the id of the run each start led to.
+
+    A start whose key is taken leads to the run that holds it, or is a KeyConflict.
+    """
+    started = await tx.rows(
+        "start_runs",
+        ids=[each.id for each in starts],
+        names=[each.name for each in starts],
+        queues=[each.queue for each in starts],
+        priorities=[each.priority for each in starts],
+        states=["pending" if each.delay is None and each.at is None else "scheduled" for each in starts],
+        inputs=[each.input for each in starts],
+        keys=[each.key for each in starts],
+        digests=[each.digest for each in starts],
+        tags=[each.tags for each in starts],
+        retries=[each.retry for each in starts],
+        timeouts=[each.timeout for each in starts],
+        delays=[each.delay for each in starts],
+        ats=[each.at for each in starts],
+        expiries=[each.expires for each in starts],
+        keep_keys=KEEP_KEYS,
+        parent_id=family.parent_id,
+        root_id=family.root_id,
+    )
+    if len(started) == len(starts):
+        return [each.id for each in starts]
+    return await _existing(tx, starts)
+
+
+async def _existing(tx: Tx, starts: Sequence[Start]) -> list[RunId]:
+    keyed = [each.key for each in starts if each.key is not None]
+    held = {row["key"]: row for row in await tx.rows("keys_held", keys=keyed)} if keyed else {}
+    ids = []
+    for each in starts:
+        holder = held.get(each.key) if each.key is not None else None
+        if holder is not None and holder["digest"] != each.digest:
+            raise KeyConflict(holder["key"], holder["run_id"])
+        ids.append(RunId(holder["run_id"]) if holder is not None else each.id)
+    return ids
+
+
+async def start_again(tx: Tx, origin: UUID, new_id: RunId) -> str:
+    """-> pending: a new run with the input of a finished one; its queue."""
+    started = await tx.rows("start_run_again", id=new_id, origin=origin)
+    if started:
+        return str(started[0]["queue"])
+    found = await tx.rows("run_by_id", id=origin)
+    if not found:
+        raise NotFound("id", str(origin))
+    if not State(found[0]["state"]).finished:
+        raise NotFinished(origin, found[0]["state"])
+    return str(found[0]["queue"])  # the answer to an earlier try was lost: it is started
+
+
+async def undo_finished_starts(tx: Tx, ids: Sequence[UUID]) -> None:
+    """For a start repeated after its answer was lost, in the same transaction, after it."""
+    await tx.rows("undo_finished_starts", ids=list(ids))
+
+
+async def claim(
+    tx: Tx, *, worker: WorkerId, claim_id: ClaimId, queues: Sequence[str] | None, names: Sequence[str], limit: int
+) -> list[Claim]:
+    """pending -> running, up to `limit`, the most urgent and then the oldest first."""
+    taken = await tx.rows("claim_runs", queues=queues, worker=worker, names=names, limit=limit, claim_id=claim_id)
+    return [rows.claim(row, claim_id) for row in taken]
+
+
+async def due(tx: Tx, *, limit: int) -> list[str]:
+    """scheduled, waiting -> pending: what is due; the queue of each."""
+    return [row["queue"] for row in await tx.rows("due_runs", limit=limit)]
+
+
+async def expire(tx: Tx, *, limit: int) -> list[UUID]:
+    """scheduled, waiting, pending, paused -> expired: what was not started in time."""
+    return [row["id"] for row in await tx.rows("expire_runs", limit=limit)]
+
+
+async def next_due(tx: Tx) -> timedelta | None:
+    """How long until a run is due or expires."""
+    seconds = (await tx.rows("next_due"))[0]["seconds"]
+    return None if seconds is None else timedelta(seconds=seconds)
+
+
+async def cancel(tx: Tx, ids: Sequence[UUID]) -> list[UUID]:
+    """scheduled, waiting, pending, running, paused -> cancelled; those that moved."""
+    return [row["id"] for row in await tx.rows("cancel_runs", ids=sorted(ids))]
+
+
+async def refuse_finished(tx: Tx, run_id: UUID) -> None:
+    """Why a run could not be cancelled. To have been cancelled before is no reason."""
+    found = await tx.rows("run_by_id", id=run_id)
+    if not found:
+        raise NotFound("id", str(run_id))
+    if found[0]["state"] != State.CANCELLED:
+        raise AlreadyFinished(run_id, found[0]["state"])
+
+
+async def lock_lost_claims(tx: Tx, *, limit: int) -> list[Claim]:
+    """Claims whose worker holds no lease any more, locked for as long as the transaction lasts."""
+    lost = await tx.rows("lock_lost_claims", limit=limit)
+    return [rows.claim(row, row["claim_id"]) for row in lost]
+
+
+async def held(tx: Tx, worker: WorkerId) -> dict[ClaimId, set[RunId]]:
+    """What the table says a worker holds."""
+    claims: dict[ClaimId, set[RunId]] = {}
+    for row in await tx.rows("held_claims", worker=worker):
+        claims.setdefault(ClaimId(row["claim_id"]), set()).add(RunId(row["id"]))
+    return claims

@@ -1,0 +1,110 @@
+"""How attempts end. Many outcomes become few statements, one for each kind of move, in one transaction.
+
+    plan   decides the move of every outcome and gathers the arrays: no I/O
+    apply  speaks the statements; an id that does not come back has lost its claim
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, assert_never
+from uuid import UUID
+
+import msgspec
+
+from stepwell.model.ids import RunId
+from stepwell.model.outcome import Completed, Failed, Move, Outcome, Released, Repeated, Retried, Snoozed, decide
+from stepwell.model.retry import Retry
+from stepwell.model.run import Claim
+from stepwell.store.pool import Tx
+from stepwell.store.rows import stored_error
+
+Settlement = tuple[Claim, Outcome]
+
+
+@dataclass(slots=True)
+class Batch:
+    """One statement's worth of moves: columns by name, as it takes them."""
+
+    statement: str
+    columns: dict[str, list[Any]] = field(default_factory=dict)
+
+    def add(self, claim: Claim, **values: Any) -> None:
+        for name, value in {"ids": claim.id, "claim_ids": claim.claim_id, **values}.items():
+            self.columns.setdefault(name, []).append(value)
+
+
+@dataclass(slots=True)
+class Settled:
+    """What became of a plan: the runs that moved, those that finished, and the queues with new work."""
+
+    moved: set[RunId] = field(default_factory=set)
+    finished: list[RunId] = field(default_factory=list)
+    pending: set[str] = field(default_factory=set)
+
+
+FINISHING = frozenset({"complete_runs", "fail_runs"})
+
+
+def plan(settlements: Sequence[Settlement], *, noise: Callable[[], float] = random.random) -> list[Batch]:
+    """The statements that settle these, in one order for everyone: two settlers never wait in a circle."""
+    batches: dict[str, Batch] = {}
+    completed: list[tuple[Claim, bytes]] = []
+    for claim, outcome in sorted(settlements, key=_by_id):
+        if type(outcome) is Completed:  # nearly all of them, and there is nothing to decide
+            completed.append((claim, outcome.result))
+            continue
+        retry = Retry.unpacked(msgspec.json.decode(claim.retry))
+        move = decide(outcome, retry=retry, failures=claim.failures, noise=noise())
+        _add(batches, claim, move)
+    if completed:
+        batches["complete_runs"] = Batch("complete_runs", {
+            "ids": [claim.id for claim, _ in completed],
+            "claim_ids": [claim.claim_id for claim, _ in completed],
+            "results": [result for _, result in completed],
+        })  # fmt: skip
+    return [batches[name] for name in sorted(batches)]
+
+
+def _by_id(settlement: Settlement) -> UUID:
+    return settlement[0].id
+
+
+def _add(batches: dict[str, Batch], claim: Claim, move: Move) -> None:
+    def batch(statement: str) -> Batch:
+        return batches.setdefault(statement, Batch(statement))
+
+    match move:
+        case Completed(result):
+            batch("complete_runs").add(claim, results=result)
+        case Failed(error):
+            batch("fail_runs").add(claim, errors=stored_error(error))
+        case Retried(error, delay):
+            batch("retry_runs").add(claim, errors=stored_error(error), delays=delay)
+        case Repeated(error):
+            batch("repeat_runs").add(claim, errors=stored_error(error))
+        case Snoozed(delay):
+            batch("snooze_runs").add(claim, delays=delay)
+        case Released():
+            batch("release_runs").add(claim)
+        case _:
+            assert_never(move)
+
+
+async def apply(tx: Tx, batches: Sequence[Batch]) -> Settled:
+    """running -> completed, failed, scheduled or pending: as planned."""
+    settled = Settled()
+    for batch in batches:
+        moved = [RunId(row["id"]) for row in await tx.rows(batch.statement, **batch.columns)]
+        settled.moved.update(moved)
+        if batch.statement in FINISHING:
+            settled.finished += moved
+    return settled
+
+
+async def already_settled(tx: Tx, claims: Sequence[Claim]) -> set[UUID]:
+    """Of claims whose settling lost its answer, those that it did settle."""
+    ids, claim_ids = [each.id for each in claims], list({each.claim_id for each in claims})
+    return {row["id"] for row in await tx.rows("settled_claims", ids=ids, claim_ids=claim_ids)}

@@ -1,0 +1,1 @@
+"""The words: values that every other part speaks in. Standard library only."""

@@ -1,0 +1,182 @@
+"""Every error a user can meet.
+
+StepwellError
+├── UsageError        the caller's code is wrong; raised at the call, nothing was written
+│   ├── DuplicateName   UnknownName   NotEncodable   NotDecodable   InvalidSetting   KeyConflict
+├── StateError        the row is not where the caller believed
+│   ├── NotFound   AlreadyFinished   NotFinished   ClaimLost
+├── RunUnsuccessful   what run.result() raises
+│   ├── RunFailed   RunCancelled   RunExpired
+├── SchemaError       the database's schema and this code do not fit
+└── Unavailable       the database is away; safe to try again
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Self
+from uuid import UUID
+
+
+@dataclass(eq=False)
+class StepwellError(Exception):
+    """Something in Stepwell went wrong."""
+
+    def __str__(self) -> str:
+        """The first paragraph of the docstring, with the fields filled in."""
+        message = " ".join((type(self).__doc__ or type(self).__name__).split("\n\n")[0].split())
+        return message.format(**self.facts())
+
+    def facts(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.facts())
+
+    @classmethod
+    def rebuild(cls, facts: dict[str, Any]) -> Self:
+        return cls(**facts)
+
+
+def _rebuild(cls: type[StepwellError], facts: dict[str, Any]) -> StepwellError:
+    return cls.rebuild(facts)
+
+
+class UsageError(StepwellError):
+    """The call is wrong: mend the code."""
+
+
+class StateError(StepwellError):
+    """The run is not where the caller believed."""
+
+
+class RunUnsuccessful(StepwellError):
+    """The run finished without a result."""
+
+
+@dataclass(eq=False)
+class DuplicateName(UsageError):
+    """Two definitions are called {name!r}: {first} and {second}. Give one of them another name=."""
+
+    name: str
+    first: str
+    second: str
+
+
+@dataclass(eq=False)
+class UnknownName(UsageError):
+    """No definition is called {name!r} here.{hint}"""
+
+    name: str
+    hint: str = ""
+
+
+@dataclass(eq=False)
+class NotEncodable(UsageError):
+    """{where} cannot be stored: {reason}"""
+
+    where: str
+    reason: str
+
+
+@dataclass(eq=False)
+class NotDecodable(UsageError):
+    """{where} does not fit its type: {reason}"""
+
+    where: str
+    reason: str
+
+
+@dataclass(eq=False)
+class InvalidSetting(UsageError):
+    """{setting} = {value!r}: {reason}"""
+
+    setting: str
+    value: Any
+    reason: str
+
+
+@dataclass(eq=False)
+class KeyConflict(UsageError):
+    """The key {key!r} belongs to run {run_id}, which was started with another name or input. Use another
+    key, or start it with the same input."""
+
+    key: str
+    run_id: UUID
+
+
+@dataclass(eq=False)
+class NotFound(StateError):
+    """No run has the {what} {value!r}."""
+
+    what: str
+    value: str
+
+
+@dataclass(eq=False)
+class AlreadyFinished(StateError):
+    """Run {run_id} is already {state}."""
+
+    run_id: UUID
+    state: str
+
+
+@dataclass(eq=False)
+class NotFinished(StateError):
+    """Run {run_id} is {state}: only a finished run can be retried."""
+
+    run_id: UUID
+    state: str
+
+
+@dataclass(eq=False)
+class ClaimLost(StateError):
+    """Attempt {attempt} of run {run_id} lost its claim: drop the work, do not repeat the write."""
+
+    run_id: UUID
+    attempt: int
+
+
+@dataclass(eq=False)
+class RunFailed(RunUnsuccessful):
+    """{name} {run_id} failed after {attempt} attempts ({reason}): {type}: {message}"""
+
+    run_id: UUID
+    name: str
+    attempt: int
+    type: str
+    message: str
+    reason: str
+    code: str | None = None
+    traceback: str | None = None
+
+
+@dataclass(eq=False)
+class RunCancelled(RunUnsuccessful):
+    """{name} {run_id} was cancelled."""
+
+    run_id: UUID
+    name: str
+
+
+@dataclass(eq=False)
+class RunExpired(RunUnsuccessful):
+    """{name} {run_id} expired before it could start."""
+
+    run_id: UUID
+    name: str
+
+
+@dataclass(eq=False)
+class SchemaError(StepwellError):
+    """Schema {schema!r}: {reason}"""
+
+    schema: str
+    reason: str
+
+
+@dataclass(eq=False)
+class Unavailable(StepwellError):
+    """The database cannot be reached ({reason}). Nothing is lost: try again."""
+
+    reason: str

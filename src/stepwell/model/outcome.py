@@ -1,0 +1,67 @@
+"""How an attempt ended, and the move that follows from it. Values in, values out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import assert_never
+
+from stepwell.model.retry import Retry
+from stepwell.model.run import Error
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    result: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    error: Error
+
+
+@dataclass(frozen=True, slots=True)
+class Snoozed:
+    delay: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """Given back unfinished by a worker that is stopping: no failure."""
+
+
+Outcome = Completed | Failed | Snoozed | Released
+
+
+@dataclass(frozen=True, slots=True)
+class Retried:
+    """Failed, and due again after a delay."""
+
+    error: Error
+    delay: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """Failed, and pending again at once."""
+
+    error: Error
+
+
+Move = Completed | Failed | Retried | Repeated | Snoozed | Released
+
+
+def decide(outcome: Outcome, *, retry: Retry, failures: int, noise: float) -> Move:
+    """The move an outcome leads to, for a run that had failed `failures` times before it."""
+    match outcome:
+        case Completed() | Released():
+            return outcome
+        case Snoozed():
+            return outcome
+        case Failed(error):
+            delay = retry.delay_after(error, failures=failures + 1, noise=noise)
+            if delay is None:
+                return outcome
+            return Retried(error, delay) if delay else Repeated(error)
+        case _:
+            assert_never(outcome)

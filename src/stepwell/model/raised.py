@@ -1,0 +1,35 @@
+"""What a task's body raises to say how its attempt ends."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from stepwell.model.duration import Duration, duration
+
+
+class Fatal(Exception):
+    """Raised by a task: fail now, whatever the retry policy says."""
+
+
+class RunError(Exception):
+    """Raised by a task: fail with a code of the user's own, which retry policies can match."""
+
+    def __init__(self, message: str = "", *, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild_run_error, (str(self), self.code)
+
+
+def _rebuild_run_error(message: str, code: str) -> RunError:
+    return RunError(message, code=code)
+
+
+class Snooze(Exception):  # noqa: N818 - an instruction, not an error
+    """Raised by a task: not now, again after this long. Counts as no failure."""
+
+    def __init__(self, delay: Duration) -> None:
+        super().__init__(delay)
+        self.delay: timedelta = duration(delay, setting="Snooze(delay)")

@@ -1,0 +1,122 @@
+"""The retry policy: a value that travels on the run's row, so that whoever settles an attempt, the
+worker or the reaper, decides alike and without the task's code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from typing import Any, Literal, Self
+
+from stepwell.model.duration import Duration, duration
+from stepwell.model.errors import InvalidSetting
+from stepwell.model.run import Error, Reason
+
+Matcher = type[BaseException] | str
+Backoff = Literal["exponential", "fixed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """When an attempt failed: again or not, and after how long.
+
+    `attempts` counts the first one. `backoff` is "exponential", "fixed" or the delays themselves, the last
+    of which repeats. `on` and `never` name exception types, their qualified names, or the codes of RunError.
+
+    >>> Retry(attempts=5, backoff="exponential", delay=1, max_delay=300)
+    """
+
+    attempts: int = 3
+    backoff: Backoff | Sequence[Duration] = "exponential"
+    delay: Duration = 1
+    factor: float = 2
+    max_delay: Duration = 300
+    jitter: float = 0.1
+    on: Sequence[Matcher] | Matcher = ()
+    never: Sequence[Matcher] | Matcher = ()
+    _delays: tuple[float, ...] = field(init=False, repr=False, compare=False, default=())
+
+    def __post_init__(self) -> None:
+        _check("Retry(attempts)", self.attempts, isinstance(self.attempts, int) and self.attempts >= 1, "at least 1")
+        _check("Retry(factor)", self.factor, self.factor >= 1, "at least 1")
+        _check("Retry(jitter)", self.jitter, 0 <= self.jitter <= 1, "between 0 and 1")
+        listed = () if isinstance(self.backoff, str) else tuple(self.backoff)
+        if not listed:
+            _check("Retry(backoff)", self.backoff, self.backoff in ("exponential", "fixed"),
+                   "'exponential', 'fixed' or a list of delays")  # fmt: skip
+        for name in ("delay", "max_delay"):
+            seconds = duration(getattr(self, name), setting=f"Retry({name})").total_seconds()
+            object.__setattr__(self, name, seconds)
+        delays = tuple(duration(each, setting="Retry(backoff)").total_seconds() for each in listed)
+        object.__setattr__(self, "_delays", delays)
+        if delays:
+            object.__setattr__(self, "backoff", delays)
+        object.__setattr__(self, "on", _names("Retry(on)", self.on))
+        object.__setattr__(self, "never", _names("Retry(never)", self.never))
+
+    def delay_after(self, error: Error, *, failures: int, noise: float) -> timedelta | None:
+        """How long to wait before the next attempt, or None when the run has failed.
+
+        `failures` includes this one; `noise` is a number from 0 to 1 that spreads the delays.
+        """
+        if failures >= self.attempts or not self._covers(error):
+            return None
+        if error.reason is Reason.WORKER_LOST and failures == 1:
+            # The first loss of a worker says nothing about the task.
+            return timedelta(0)
+        seconds = self._base_delay(failures) * (1 + self.jitter * (2 * noise - 1))
+        return timedelta(seconds=seconds)
+
+    def _covers(self, error: Error) -> bool:
+        if error.reason is Reason.GAVE_UP:
+            return False
+        if error.reason is Reason.WORKER_LOST:
+            return True
+        said = {*error.types, error.type, *([error.code] if error.code else [])}
+        if said & set(self.never):  # type: ignore[arg-type]  # names since __post_init__
+            return False
+        return not self.on or bool(said & set(self.on))  # type: ignore[arg-type]  # likewise
+
+    def _base_delay(self, failures: int) -> float:
+        if self._delays:
+            return self._delays[min(failures, len(self._delays)) - 1]
+        first, cap = float(self.delay), float(self.max_delay)  # type: ignore[arg-type]  # seconds since __post_init__
+        if self.backoff == "fixed":
+            return min(first, cap)
+        # The exponent is bounded so that a patient policy cannot overflow a float.
+        return min(first * self.factor ** min(failures - 1, 1000 if self.factor < 1.5 else 500), cap)
+
+    def packed(self) -> dict[str, Any]:
+        """What differs from the default policy: mostly nothing, so that rows stay narrow."""
+        return {f.name: getattr(self, f.name) for f in fields(self)
+                if f.init and getattr(self, f.name) != getattr(DEFAULT, f.name)}  # fmt: skip
+
+    @classmethod
+    def unpacked(cls, packed: dict[str, Any]) -> Self:
+        return cls(**packed)
+
+
+def type_name(cls: type) -> str:
+    """The qualified name an exception type is matched by; built-in ones have no prefix."""
+    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _names(setting: str, given: Sequence[Matcher] | Matcher) -> tuple[str, ...]:
+    matchers = [given] if isinstance(given, (str, type)) else list(given)
+    return tuple(_name(setting, matcher) for matcher in matchers)
+
+
+def _name(setting: str, matcher: object) -> str:
+    if isinstance(matcher, str) and matcher:
+        return matcher
+    if isinstance(matcher, type) and issubclass(matcher, BaseException):
+        return type_name(matcher)
+    raise InvalidSetting(setting, matcher, "name exception types or error codes")
+
+
+def _check(setting: str, value: object, good: bool, rule: str) -> None:
+    if not good:
+        raise InvalidSetting(setting, value, f"must be {rule}")
+
+
+DEFAULT = Retry()

@@ -1,0 +1,109 @@
+"""A run, as the outside sees it, and a claim, as the worker that holds it does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Literal
+from uuid import UUID
+
+from stepwell.model.ids import ClaimId, RunId
+from stepwell.model.states import State
+
+Kind = Literal["task", "workflow", "graph"]
+
+
+class Reason(StrEnum):
+    """Why an attempt failed, apart from what it said: a closed set, so that nobody parses messages."""
+
+    RAISED = "raised"
+    TIMED_OUT = "timed_out"
+    WORKER_LOST = "worker_lost"
+    GAVE_UP = "gave_up"
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """What went wrong in an attempt, as plain data: no exception is ever rebuilt from a row."""
+
+    type: str
+    message: str
+    reason: Reason
+    code: str | None = None
+    traceback: str | None = None
+    types: tuple[str, ...] = ()
+    """The names of the exception's bases, for the retry policy; not stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """Everything the tables say about one run. `started_at` and `worker` are of its last attempt."""
+
+    id: UUID
+    key: str | None
+    kind: Kind
+    name: str
+    queue: str
+    priority: int
+    state: State
+    input: dict[str, Any]
+    result: Any
+    error: Error | None
+    attempt: int
+    failures: int
+    due_at: datetime | None
+    expires_at: datetime | None
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    worker: UUID | None
+    parent_id: UUID | None
+    root_id: UUID
+    retry_of: UUID | None
+    node: str | None
+    map_index: int | None
+    tags: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt of a run. `outcome` is a final state, "running", or failed, snoozed or released."""
+
+    run_id: UUID
+    attempt: int
+    outcome: str
+    error: Error | None
+    worker: UUID
+    started_at: datetime
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some runs, newest first. `next` goes into `after=` for the page that follows; None at the end."""
+
+    items: list[RunInfo]
+    next: UUID | None
+
+
+@dataclass(slots=True, eq=False)
+class Claim:
+    """A worker's right to one attempt of a run: the pair (id, claim_id) is what every write must name.
+
+    Not frozen, and compared by identity: one is made for every attempt on the hot path.
+    """
+
+    id: RunId
+    claim_id: ClaimId
+    name: str
+    queue: str
+    priority: int
+    attempt: int
+    failures: int
+    input: bytes
+    retry: bytes
+    timeout: timedelta | None
+    key: str | None
+    tags: bytes | None
+    root_id: UUID | None

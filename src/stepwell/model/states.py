@@ -1,0 +1,56 @@
+"""The states of a run, and the table of legal moves.
+
+The table is data: nothing runs it in production. The WHERE clause of each statement is what enforces,
+and tests hold the two together: every `-- moves:` line equals its entry here, and every statement is
+tried against every state.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class State(StrEnum):
+    SCHEDULED = "scheduled"
+    WAITING = "waiting"
+    PENDING = "pending"
+    RUNNING = "running"
+    PAUSED = "paused"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+    SKIPPED = "skipped"
+
+    @property
+    def finished(self) -> bool:
+        return self in FINISHED
+
+
+LIVE = frozenset({State.SCHEDULED, State.WAITING, State.PENDING, State.RUNNING, State.PAUSED})
+FINISHED = frozenset(State) - LIVE
+
+Moves = dict[State, frozenset[State]]
+
+
+def _from(*states: State, to: State) -> Moves:
+    return {state: frozenset({to}) for state in states}
+
+
+# Statement -> {from: {to}}. A start makes a row: it has no state to come from.
+STARTS: dict[str, frozenset[State]] = {
+    "start_runs": frozenset({State.PENDING, State.SCHEDULED}),
+    "start_run_again": frozenset({State.PENDING}),
+}
+MOVES: dict[str, Moves] = {
+    "claim_runs": _from(State.PENDING, to=State.RUNNING),
+    "complete_runs": _from(State.RUNNING, to=State.COMPLETED),
+    "fail_runs": _from(State.RUNNING, to=State.FAILED),
+    "retry_runs": _from(State.RUNNING, to=State.SCHEDULED),
+    "repeat_runs": _from(State.RUNNING, to=State.PENDING),
+    "snooze_runs": _from(State.RUNNING, to=State.SCHEDULED),
+    "release_runs": _from(State.RUNNING, to=State.PENDING),
+    "due_runs": _from(State.SCHEDULED, State.WAITING, to=State.PENDING),
+    "expire_runs": _from(*sorted(LIVE - {State.RUNNING}), to=State.EXPIRED),
+    "cancel_runs": _from(*sorted(LIVE), to=State.CANCELLED),
+}

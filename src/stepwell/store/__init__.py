@@ -1,0 +1,1 @@
+"""All that knows how to speak to Postgres, and nothing of what is said."""

@@ -1,0 +1,117 @@
+"""The schema, brought forward: numbered files, each applied once, all under one lock.
+
+Any number of processes may migrate at once: the first does the work in one transaction, the others wait
+for its lock and find nothing left to do. The lock is the transaction's own, so it works behind a pooler
+and is never left behind.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+
+import asyncpg
+
+from stepwell.model.errors import SchemaError
+from stepwell.store.pool import Database, Row, reaching
+from stepwell.store.statements import in_schema
+
+_FILE = re.compile(r"(\d{4})_(\w+)\.sql")
+OLDEST_POSTGRES = 13
+
+_BEGIN = """\
+select pg_advisory_xact_lock(hashtextextended('stepwell.migrate', 0));
+create schema if not exists stepwell;
+create table if not exists stepwell.migrations (
+    version    integer primary key,
+    name       text not null,
+    applied_at timestamptz not null default pg_catalog.now()
+);
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    version: int
+    name: str
+    sql: str
+
+
+@lru_cache(maxsize=8)
+def migrations(schema: str) -> tuple[Migration, ...]:
+    found = []
+    for file in files("stepwell.store").joinpath("sql", "migrations").iterdir():
+        if match := _FILE.fullmatch(file.name):
+            sql = in_schema(file.read_text(encoding="utf-8"), schema)
+            found.append(Migration(int(match[1]), match[2], sql))
+    return tuple(sorted(found, key=lambda each: each.version))
+
+
+def latest(schema: str) -> int:
+    return migrations(schema)[-1].version
+
+
+def script(schema: str, *, after: int = 0) -> str:
+    """What `migrate` would run, as SQL for psql: for those whose administrator runs it."""
+    parts = ["begin;", in_schema(_BEGIN, schema).rstrip()]
+    for migration in migrations(schema):
+        if migration.version > after:
+            parts += [f"-- {migration.version:04} {migration.name}", migration.sql.strip(), _record(migration, schema)]
+    return "\n\n".join([*parts, "commit;"]) + "\n"
+
+
+async def migrate(database: Database) -> list[Migration]:
+    """Bring the schema to this code's version; the migrations that were applied."""
+    schema = database.schema
+    if await version(database) == latest(schema):
+        return []
+    connection = await database.connect(search_path="pg_catalog", statement_timeout="0", lock_timeout="60s")
+    try:
+        with reaching():
+            async with connection.transaction():
+                await connection.execute(in_schema(_BEGIN, schema))
+                current = await _applied(connection, schema)
+                missing = [each for each in migrations(schema) if each.version > current]
+                for migration in missing:
+                    await connection.execute(migration.sql)
+                    await connection.execute(_record(migration, schema))
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise SchemaError(
+            schema, f"this role may not migrate it ({error}). Let an administrator run `stepwell migrate --print | psql`."
+        ) from error
+    finally:
+        await connection.close(timeout=5)
+    return missing
+
+
+async def version(database: Database) -> int:
+    """The schema's version, 0 where there is none yet; SchemaError if this code cannot live with it."""
+    connection = await database.connect()
+    try:
+        with reaching():
+            if connection.get_server_version().major < OLDEST_POSTGRES:
+                raise SchemaError(database.schema, f"Postgres {OLDEST_POSTGRES} or newer is needed.")
+            exists = await connection.fetchval("select to_regclass($1) is not null", f"{database.schema}.migrations")
+            current = await _applied(connection, database.schema) if exists else 0
+    finally:
+        await connection.close(timeout=5)
+    if current > latest(database.schema):
+        raise SchemaError(
+            database.schema,
+            f"it is at version {current}, newer than this code, which knows {latest(database.schema)}. "
+            "Upgrade the stepwell package here.",
+        )
+    return current
+
+
+async def _applied(connection: asyncpg.Connection[Row], schema: str) -> int:
+    sql = in_schema("select coalesce(max(version), 0) from stepwell.migrations", schema)
+    return int(await connection.fetchval(sql))
+
+
+def _record(migration: Migration, schema: str) -> str:
+    # Both values come from our own file names, which _FILE has checked.
+    values = f"({migration.version}, '{migration.name}')"
+    return in_schema("insert into stepwell.migrations (version, name) values ", schema) + values + ";"

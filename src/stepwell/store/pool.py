@@ -1,0 +1,170 @@
+"""Connections, and the two ways to use one: a statement on its own, or several in a transaction.
+
+Every failure to reach the database comes out as Unavailable, whatever the driver called it. After one,
+a write may or may not have happened: who repeats it must be able to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
+
+import asyncpg
+
+from stepwell.model.errors import Unavailable
+from stepwell.store.statements import Statements, load
+
+# Every statement of the engine is an index lookup. A plan made while a table was small must not outlive
+# it: with these, the index is the only plan there is, whether or not ANALYZE has run.
+SESSION = {
+    "application_name": "stepwell",
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "jit": "off",
+    "synchronous_commit": "on",
+    "statement_timeout": "60s",
+    "lock_timeout": "30s",
+    "idle_in_transaction_session_timeout": "60s",
+}
+
+# The server is away, shutting down, starting, or no longer the primary.
+_AWAY = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.QueryCanceledError,
+    asyncpg.LockNotAvailableError,
+    asyncpg.InsufficientResourcesError,
+    OSError,
+    TimeoutError,
+)
+# The server took the transaction back itself: it is certain that nothing was written.
+_AGAIN = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+_TRIES = 5
+
+Row = asyncpg.Record
+
+
+class Tx(Protocol):
+    """What an engine's verb is given: a place where named statements can be spoken."""
+
+    async def rows(self, name: str, /, **values: Any) -> list[Row]: ...
+
+
+class Transaction:
+    """One open transaction. Also wraps a connection of the user's own."""
+
+    def __init__(self, connection: asyncpg.Connection[Row], statements: Statements) -> None:
+        self.connection = connection
+        self._statements = statements
+
+    async def rows(self, name: str, /, **values: Any) -> list[Row]:
+        statement = self._statements[name]
+        return await self.connection.fetch(statement.sql, *statement.bind(values))
+
+
+class Database:
+    """A pool of connections to one schema."""
+
+    def __init__(self, dsn: str, schema: str, *, size: int = 10) -> None:
+        self.dsn = dsn
+        self.schema = schema
+        self.statements = load(schema)
+        self._size = size
+        self._pool: asyncpg.Pool[Row] | None = None
+
+    async def open(self) -> None:
+        with reaching():
+            self._pool = await asyncpg.create_pool(
+                self.dsn,
+                min_size=0,
+                max_size=self._size,
+                command_timeout=60,
+                timeout=10,
+                server_settings=SESSION,
+                init=prepare,
+                reset=_as_it_is,
+            )
+
+    async def close(self) -> None:
+        if self._pool is not None:
+            pool, self._pool = self._pool, None
+            try:
+                async with asyncio.timeout(5):
+                    await pool.close()
+            except (TimeoutError, *_AWAY):
+                pool.terminate()
+
+    async def rows(self, name: str, /, **values: Any) -> list[Row]:
+        """One statement, committed when this returns."""
+        statement = self.statements[name]
+        arguments = statement.bind(values)
+        for last in (*(False,) * (_TRIES - 1), True):
+            try:
+                with reaching():
+                    async with self._connected().acquire() as connection:
+                        return await connection.fetch(statement.sql, *arguments)
+            except _AGAIN:
+                if last:
+                    raise
+        raise AssertionError("unreachable")
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Transaction]:
+        """Several statements, committed together when the block ends."""
+        with reaching():
+            async with self._connected().acquire() as connection, connection.transaction():
+                yield Transaction(connection, self.statements)
+
+    async def connect(self, **settings: str) -> asyncpg.Connection[Row]:
+        """A connection of the caller's own, outside the pool."""
+        with reaching():
+            connection = await asyncpg.connect(
+                self.dsn, timeout=10, command_timeout=60, server_settings=SESSION | settings
+            )
+            await prepare(connection)
+            return connection
+
+    def _connected(self) -> asyncpg.Pool[Row]:
+        if self._pool is None:
+            raise Unavailable("it is closed")
+        return self._pool
+
+
+class reaching:  # noqa: N801 - reads as a phrase: with reaching()
+    """Turns every way in which a database can be away into Unavailable."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
+        if isinstance(error, _AWAY) and not isinstance(error, asyncio.CancelledError):
+            if isinstance(error, asyncpg.InterfaceError) and not _connection_is_gone(error):
+                return
+            raise Unavailable(f"{type(error).__name__}: {error}".strip(": ")) from error
+
+
+def _connection_is_gone(error: asyncpg.InterfaceError) -> bool:
+    # The driver uses one class for our own mistakes (a wrong argument) and for a lost connection.
+    return not isinstance(error, asyncpg.exceptions.DataError) and "clos" in str(error)
+
+
+async def prepare(connection: asyncpg.Connection[Row]) -> None:
+    """Payloads travel as the bytes they are: `jsonb` in its binary form is a version byte and the text."""
+    await connection.set_type_codec(
+        "jsonb", schema="pg_catalog", format="binary", encoder=b"\x01".__add__, decoder=_without_version
+    )
+
+
+def _without_version(data: bytes) -> bytes:
+    return data[1:]
+
+
+async def _as_it_is(_connection: object) -> None:
+    """Our sessions leave nothing behind, so a returned connection needs no reset round trip."""

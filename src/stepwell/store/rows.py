@@ -1,0 +1,89 @@
+"""Rows to values, by column name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from stepwell.model.ids import ClaimId, RunId
+from stepwell.model.run import Attempt, Claim, Error, Reason, RunInfo
+from stepwell.model.states import State
+from stepwell.store.pool import Row
+
+_json = msgspec.json.decode
+
+
+def claim(row: Row, claim_id: ClaimId) -> Claim:
+    return Claim(
+        RunId(row["id"]), claim_id, row["name"], row["queue"], row["priority"], row["attempt"], row["failures"],
+        row["input"], row["retry"], row["timeout"], row["key"], row["tags"], row["root_id"],
+    )  # fmt: skip
+
+
+def run_info(row: Row) -> RunInfo:
+    return RunInfo(
+        id=row["id"],
+        key=row["key"],
+        kind=row["kind"],
+        name=row["name"],
+        queue=row["queue"],
+        priority=row["priority"],
+        state=State(row["state"]),
+        input=_json(row["input"]),
+        result=_optional(row["result"]),
+        error=error(row["error"]),
+        attempt=row["attempt"],
+        failures=row["failures"],
+        due_at=row["due_at"],
+        expires_at=row["expires_at"],
+        created_at=row["created_at"],
+        started_at=row["started_at"],
+        finished_at=row["finished_at"],
+        worker=row["claimed_by"],
+        parent_id=row["parent_id"],
+        root_id=row["root_id"] or row["id"],
+        retry_of=row["retry_of"],
+        node=row["node"],
+        map_index=row["map_index"],
+        tags=_optional(row["tags"]) or {},
+    )
+
+
+def attempt(row: Row) -> Attempt:
+    return Attempt(
+        run_id=row["run_id"],
+        attempt=row["attempt"],
+        outcome=row["outcome"],
+        error=error(row["error"]),
+        worker=row["claimed_by"],
+        started_at=row["started_at"],
+        ended_at=row["ended_at"],
+    )
+
+
+def error(stored: bytes | None) -> Error | None:
+    if stored is None:
+        return None
+    facts = _json(stored)
+    return Error(facts["type"], facts["message"], Reason(facts["reason"]), facts.get("code"), facts.get("traceback"))
+
+
+def stored_error(given: Error) -> bytes:
+    """An error as it is stored. Its text is the user's: what `jsonb` cannot hold is replaced, not refused."""
+    facts = {
+        "type": _clean(given.type),
+        "message": _clean(given.message),
+        "reason": given.reason.value,
+        "code": _clean(given.code) if given.code else None,
+        "traceback": _clean(given.traceback) if given.traceback else None,
+    }
+    return msgspec.json.encode(facts)
+
+
+def _clean(text: str) -> str:
+    return text.replace("\x00", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode("utf-8")
+
+
+def _optional(stored: bytes | None) -> Any:
+    return None if stored is None else _json(stored)

@@ -1,0 +1,42 @@
+-- reads: what handles and lists ask. No payload is read where it is not shown.
+
+-- name: run_by_id
+select * from stepwell.all_runs r where r.id = :id::uuid;
+
+-- name: run_id_by_key
+select k.run_id from stepwell.keys k where k.key = :key;
+
+-- name: keys_held
+-- Who holds these keys, and for which input.
+select k.key, k.digest, k.run_id
+  from stepwell.keys k
+ where k.key = any(:keys::text[]);
+
+-- name: results
+-- The outcome of those of these runs that have finished.
+select f.id, f.name, f.state, f.result, f.error, f.attempt
+  from stepwell.finished_runs f
+ where f.id = any(:ids::uuid[]);
+
+-- name: existing_runs
+select r.id from stepwell.runs r where r.id = any(:ids::uuid[])
+ union all
+select f.id from stepwell.finished_runs f where f.id = any(:ids::uuid[]);
+
+-- name: attempts_of
+select * from stepwell.all_attempts a where a.run_id = :id::uuid order by a.attempt;
+
+-- name: list_runs
+-- Newest first; the page ends where the next begins. A filter that is null lets everything through.
+select *
+  from stepwell.all_runs r
+ where (:after::uuid is null or r.id < :after::uuid)
+   and (:states::text[] is null or r.state = any(:states::text[]))
+   and (:name::text is null or r.name = :name::text)
+   and (:queue::text is null or r.queue = :queue::text)
+   and (:kind::text is null or r.kind = :kind::text)
+   and (:tags::jsonb is null or r.tags @> :tags::jsonb)
+   and (:error::text is null or r.error ->> 'type' = :error::text or r.error ->> 'code' = :error::text)
+   and (:since::timestamptz is null or r.created_at >= :since::timestamptz)
+ order by r.id desc
+ limit :limit;

@@ -1,0 +1,367 @@
+-- runs: live runs. Statements in the order of a run's life.
+--
+-- Every statement finds its rows by `id = any(…)` or by one index range, so that no plan depends on
+-- ANALYZE having run; the sessions that speak them forbid sequential scans for the same reason.
+-- A worker's statement names (id, claim_id) and demands 'running': an id that does not come back has
+-- lost its claim.
+
+-- name: start_runs
+-- moves: -> pending, scheduled
+-- A key is reserved first: only rows that reserved theirs, or have none, are inserted. An expired key
+-- may be taken over once its run is no longer live.
+with given as (
+    select *
+      from unnest(
+               :ids::uuid[], :names::text[], :queues::text[], :priorities::smallint[], :states::text[],
+               :inputs::jsonb[], :keys::text[], :digests::bytea[], :tags::jsonb[], :retries::jsonb[],
+               :timeouts::interval[], :delays::interval[], :ats::timestamptz[], :expiries::interval[]
+           ) as given (id, name, queue, priority, state, input, key, digest, tags, retry,
+                       timeout, delay, at, expiry)
+), reserved as (
+    insert into stepwell.keys as k (key, digest, run_id, expires_at)
+    select g.key, g.digest, g.id, stepwell.now() + :keep_keys::interval
+      from given g
+     where g.key is not null
+     order by g.key
+        on conflict (key) do update
+       set digest = excluded.digest, run_id = excluded.run_id, expires_at = excluded.expires_at
+     where k.expires_at <= stepwell.now()
+       and not exists (select from stepwell.runs r where r.id = k.run_id)
+    returning run_id
+)
+insert into stepwell.runs (
+           id, name, queue, priority, state, input, key, tags, retry, timeout,
+           due_at, expires_at, parent_id, root_id
+       )
+select g.id, g.name, g.queue, g.priority, g.state, g.input, g.key, g.tags, g.retry, g.timeout,
+       coalesce(g.at, stepwell.now() + g.delay), stepwell.now() + g.expiry, :parent_id::uuid, :root_id::uuid
+  from given g
+ where g.key is null or g.id in (select run_id from reserved)
+    on conflict (id) do nothing
+returning id;
+
+-- name: start_run_again
+-- moves: -> pending
+-- A finished run never comes back: this is a new one that names its origin.
+insert into stepwell.runs (
+           id, kind, name, queue, priority, state, input, tags, retry, timeout, parent_id, root_id, retry_of
+       )
+select :id::uuid, f.kind, f.name, f.queue, f.priority, 'pending', f.input, f.tags, f.retry, f.timeout,
+       f.parent_id, f.root_id, f.id
+  from stepwell.finished_runs f
+ where f.id = :origin::uuid
+    on conflict (id) do nothing
+returning queue;
+
+-- name: undo_finished_starts
+-- For a start that is repeated because its answer was lost: the first one may have committed and the
+-- run have finished since. Ours is then taken back, in the transaction that made it.
+delete from stepwell.runs r
+ where r.id = any(:ids::uuid[])
+   and r.state in ('pending', 'scheduled')
+   and r.attempt = 0
+   and exists (select from stepwell.finished_runs f where f.id = r.id);
+
+-- name: claim_runs
+-- moves: pending -> running
+-- One index range per queue. Without a list of queues, every queue that has pending runs is found by
+-- skipping from one to the next along the same index.
+with recursive busy (queue) as (
+    (select r.queue
+       from stepwell.runs r
+      where r.state = 'pending' and :queues::text[] is null
+      order by r.queue
+      limit 1)
+     union all
+    select (select r.queue from stepwell.runs r
+             where r.state = 'pending' and r.queue > b.queue order by r.queue limit 1)
+      from busy b
+     where b.queue is not null
+), open as (
+    select o.queue
+      from (select unnest(:queues::text[]) as queue union all select b.queue from busy b) o
+     where o.queue is not null
+       and not exists (select from stepwell.queues q where q.name = o.queue and q.paused_at is not null)
+       and exists (select from stepwell.workers w where w.id = :worker::uuid and w.lease_until > stepwell.now())
+), next as materialized (
+    select p.id
+      from open o
+     cross join lateral (
+           select r.id, r.priority
+             from stepwell.runs r
+            where r.state = 'pending'
+              and r.queue = o.queue
+              and r.name = any(:names::text[])
+              and (r.expires_at is null or r.expires_at > stepwell.now())
+            order by r.priority, r.id
+            limit :limit
+              for update skip locked
+           ) p
+     order by p.priority, p.id
+     limit :limit
+)
+update stepwell.runs r
+   set state = 'running',
+       attempt = r.attempt + 1,
+       claim_id = :claim_id::uuid,
+       claimed_by = :worker::uuid,
+       started_at = stepwell.now()
+ where r.id = any(array(select n.id from next n))
+   and r.state = 'pending'
+returning r.id, r.name, r.queue, r.priority, r.input, r.key, r.tags, r.retry, r.timeout, r.attempt,
+          r.failures, r.root_id;
+
+-- name: complete_runs
+-- moves: running -> completed
+with done as (
+    delete from stepwell.runs r
+     using unnest(:ids::uuid[], :claim_ids::uuid[], :results::jsonb[]) as d (id, claim_id, result)
+     where r.id = any(:ids::uuid[])
+       and r.id = d.id
+       and r.claim_id = d.claim_id
+       and r.state = 'running'
+    returning r.*, d.result
+)
+insert into stepwell.finished_runs (
+           id, kind, name, queue, priority, state, input, result, key, tags, retry, timeout, attempt,
+           failures, expires_at, claim_id, claimed_by, started_at, created_at, finished_at, parent_id,
+           root_id, retry_of, node, map_index
+       )
+select id, kind, name, queue, priority, 'completed', input, result, key, tags, retry, timeout, attempt,
+       failures, expires_at, claim_id, claimed_by, started_at, created_at, stepwell.now(), parent_id,
+       root_id, retry_of, node, map_index
+  from done
+returning id;
+
+-- name: fail_runs
+-- moves: running -> failed
+with done as (
+    delete from stepwell.runs r
+     using unnest(:ids::uuid[], :claim_ids::uuid[], :errors::jsonb[]) as d (id, claim_id, error)
+     where r.id = any(:ids::uuid[])
+       and r.id = d.id
+       and r.claim_id = d.claim_id
+       and r.state = 'running'
+    returning r.*, d.error
+)
+insert into stepwell.finished_runs (
+           id, kind, name, queue, priority, state, input, error, key, tags, retry, timeout, attempt,
+           failures, expires_at, claim_id, claimed_by, started_at, created_at, finished_at, parent_id,
+           root_id, retry_of, node, map_index
+       )
+select id, kind, name, queue, priority, 'failed', input, error, key, tags, retry, timeout, attempt,
+       failures + 1, expires_at, claim_id, claimed_by, started_at, created_at, stepwell.now(), parent_id,
+       root_id, retry_of, node, map_index
+  from done
+returning id;
+
+-- name: retry_runs
+-- moves: running -> scheduled
+-- The attempt failed and will be tried again after a while.
+with held as materialized (
+    select r.id, r.attempt, r.claim_id, r.claimed_by, r.started_at, d.error, d.delay
+      from stepwell.runs r
+      join unnest(:ids::uuid[], :claim_ids::uuid[], :errors::jsonb[], :delays::interval[])
+           as d (id, claim_id, error, delay) on r.id = d.id and r.claim_id = d.claim_id
+     where r.id = any(:ids::uuid[])
+       and r.state = 'running'
+       for update of r
+), ended as (
+    insert into stepwell.attempts (run_id, attempt, outcome, error, claim_id, claimed_by, started_at, ended_at)
+    select id, attempt, 'failed', error, claim_id, claimed_by, started_at, stepwell.now() from held
+)
+update stepwell.runs r
+   set state = 'scheduled',
+       failures = r.failures + 1,
+       due_at = stepwell.now() + h.delay,
+       claim_id = null,
+       claimed_by = null,
+       started_at = null
+  from held h
+ where r.id = any(array(select id from held))
+   and r.id = h.id
+returning r.id;
+
+-- name: repeat_runs
+-- moves: running -> pending
+-- The attempt failed and is tried again at once.
+with held as materialized (
+    select r.id, r.attempt, r.claim_id, r.claimed_by, r.started_at, d.error
+      from stepwell.runs r
+      join unnest(:ids::uuid[], :claim_ids::uuid[], :errors::jsonb[]) as d (id, claim_id, error)
+           on r.id = d.id and r.claim_id = d.claim_id
+     where r.id = any(:ids::uuid[])
+       and r.state = 'running'
+       for update of r
+), ended as (
+    insert into stepwell.attempts (run_id, attempt, outcome, error, claim_id, claimed_by, started_at, ended_at)
+    select id, attempt, 'failed', error, claim_id, claimed_by, started_at, stepwell.now() from held
+)
+update stepwell.runs r
+   set state = 'pending',
+       failures = r.failures + 1,
+       claim_id = null,
+       claimed_by = null,
+       started_at = null
+ where r.id = any(array(select id from held))
+returning r.id;
+
+-- name: snooze_runs
+-- moves: running -> scheduled
+with held as materialized (
+    select r.id, r.attempt, r.claim_id, r.claimed_by, r.started_at, d.delay
+      from stepwell.runs r
+      join unnest(:ids::uuid[], :claim_ids::uuid[], :delays::interval[]) as d (id, claim_id, delay)
+           on r.id = d.id and r.claim_id = d.claim_id
+     where r.id = any(:ids::uuid[])
+       and r.state = 'running'
+       for update of r
+), ended as (
+    insert into stepwell.attempts (run_id, attempt, outcome, claim_id, claimed_by, started_at, ended_at)
+    select id, attempt, 'snoozed', claim_id, claimed_by, started_at, stepwell.now() from held
+)
+update stepwell.runs r
+   set state = 'scheduled',
+       due_at = stepwell.now() + h.delay,
+       claim_id = null,
+       claimed_by = null,
+       started_at = null
+  from held h
+ where r.id = any(array(select id from held))
+   and r.id = h.id
+returning r.id;
+
+-- name: release_runs
+-- moves: running -> pending
+-- A stopping worker gives back what it could not finish. No failure is counted.
+with held as materialized (
+    select r.id, r.attempt, r.claim_id, r.claimed_by, r.started_at
+      from stepwell.runs r
+      join unnest(:ids::uuid[], :claim_ids::uuid[]) as d (id, claim_id)
+           on r.id = d.id and r.claim_id = d.claim_id
+     where r.id = any(:ids::uuid[])
+       and r.state = 'running'
+       for update of r
+), ended as (
+    insert into stepwell.attempts (run_id, attempt, outcome, claim_id, claimed_by, started_at, ended_at)
+    select id, attempt, 'released', claim_id, claimed_by, started_at, stepwell.now() from held
+)
+update stepwell.runs r
+   set state = 'pending',
+       claim_id = null,
+       claimed_by = null,
+       started_at = null
+ where r.id = any(array(select id from held))
+returning r.id;
+
+-- name: due_runs
+-- moves: scheduled, waiting -> pending
+with next as materialized (
+    select r.id
+      from stepwell.runs r
+     where r.due_at <= stepwell.now()
+       and r.state in ('scheduled', 'waiting')
+     order by r.due_at
+     limit :limit
+       for update skip locked
+)
+update stepwell.runs r
+   set state = 'pending',
+       due_at = null
+ where r.id = any(array(select n.id from next n))
+returning r.queue;
+
+-- name: expire_runs
+-- moves: scheduled, waiting, pending, paused -> expired
+with next as materialized (
+    select r.id
+      from stepwell.runs r
+     where r.expires_at <= stepwell.now()
+       and r.state <> 'running'
+     order by r.expires_at
+     limit :limit
+       for update skip locked
+), done as (
+    delete from stepwell.runs r
+     where r.id = any(array(select n.id from next n))
+    returning r.*
+)
+insert into stepwell.finished_runs (
+           id, kind, name, queue, priority, state, input, key, tags, retry, timeout, attempt, failures,
+           expires_at, created_at, finished_at, parent_id, root_id, retry_of, node, map_index
+       )
+select id, kind, name, queue, priority, 'expired', input, key, tags, retry, timeout, attempt, failures,
+       expires_at, created_at, stepwell.now(), parent_id, root_id, retry_of, node, map_index
+  from done
+returning id;
+
+-- name: cancel_runs
+-- moves: scheduled, waiting, pending, running, paused -> cancelled
+-- From outside, so not fenced by a claim. A worker that runs it finds its claim lost, and is told.
+with done as (
+    delete from stepwell.runs r
+     where r.id = any(:ids::uuid[])
+    returning r.*
+)
+insert into stepwell.finished_runs (
+           id, kind, name, queue, priority, state, input, key, tags, retry, timeout, attempt, failures,
+           expires_at, claim_id, claimed_by, started_at, created_at, finished_at, parent_id, root_id,
+           retry_of, node, map_index
+       )
+select id, kind, name, queue, priority, 'cancelled', input, key, tags, retry, timeout, attempt, failures,
+       expires_at, claim_id, claimed_by, started_at, created_at, stepwell.now(), parent_id, root_id,
+       retry_of, node, map_index
+  from done
+returning id;
+
+-- name: lock_lost_claims
+-- Claims whose worker holds no lease, whether its row says so or is gone. The holders are found by
+-- skipping from one to the next along the index, so the live ones cost one look each.
+with recursive holder (id) as (
+    (select r.claimed_by from stepwell.runs r where r.claimed_by is not null order by r.claimed_by limit 1)
+     union all
+    select (select r.claimed_by from stepwell.runs r
+             where r.claimed_by > h.id order by r.claimed_by limit 1)
+      from holder h
+     where h.id is not null
+)
+select r.*
+  from holder h
+ cross join lateral (
+       select r.id, r.name, r.queue, r.priority, r.input, r.key, r.tags, r.retry, r.timeout, r.attempt,
+              r.failures, r.root_id, r.claim_id, r.claimed_by
+         from stepwell.runs r
+        where r.claimed_by = h.id
+        limit :limit
+          for update skip locked
+       ) r
+ where h.id is not null
+   and not exists (select from stepwell.workers w where w.id = h.id and w.lease_until > stepwell.now())
+ limit :limit;
+
+-- name: next_due
+-- Seconds until the next scheduled or expiring run; nothing when none waits for time.
+select extract(epoch from least(
+           (select r.due_at from stepwell.runs r where r.due_at is not null order by r.due_at limit 1),
+           (select r.expires_at from stepwell.runs r
+             where r.expires_at is not null and r.state <> 'running' order by r.expires_at limit 1)
+       ) - stepwell.now())::float8 as seconds;
+
+-- name: held_claims
+-- What the table says this worker holds.
+select r.id, r.claim_id, r.attempt
+  from stepwell.runs r
+ where r.claimed_by = :worker::uuid;
+
+-- name: settled_claims
+-- Of claims whose settling lost its answer, those that are settled: by a finished run or an ended attempt.
+select f.id
+  from stepwell.finished_runs f
+ where f.id = any(:ids::uuid[])
+   and f.claim_id = any(:claim_ids::uuid[])
+   and f.state in ('completed', 'failed')
+ union all
+select a.run_id
+  from stepwell.attempts a
+ where a.run_id = any(:ids::uuid[])
+   and a.claim_id = any(:claim_ids::uuid[]);

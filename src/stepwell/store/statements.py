@@ -1,0 +1,85 @@
+"""The SQL of `sql/*.sql`, loaded once per schema name.
+
+A file holds statements headed `-- name: verb_nouns`; parameters are spelled `:name` and become `$1, $2, …`
+in order of first use. The schema is written `stepwell.` and replaced by the one in use. Nothing else is
+ever substituted: what varies is bound.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+
+from stepwell.model.errors import InvalidSetting
+
+_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,39}")
+_NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_MOVES = re.compile(r"^-- moves: (.*)$", re.MULTILINE)
+_TOKEN = re.compile(
+    r"(?P<skip>'(?:[^']|'')*'|--[^\n]*|::)"  # text, comments and casts hold no parameters
+    r"|(?<![\w:]):(?P<name>[a-z_]+)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    name: str
+    sql: str
+    params: tuple[str, ...]
+    moves: str | None
+
+    def bind(self, values: dict[str, Any]) -> list[Any]:
+        """The values in the statement's order; a missing or surplus one is our own mistake."""
+        if len(values) != len(self.params):
+            raise TypeError(f"{self.name} takes {', '.join(self.params)}; got {', '.join(values)}")
+        return [values[name] for name in self.params]
+
+
+Statements = dict[str, Statement]
+
+
+@lru_cache(maxsize=8)
+def load(schema: str) -> Statements:
+    """Every statement of the package, for one schema."""
+    loaded: Statements = {}
+    for file in sorted(files("stepwell.store").joinpath("sql").iterdir(), key=lambda each: each.name):
+        if file.name.endswith(".sql") and file.name != "schema.sql":
+            for statement in parse(in_schema(file.read_text(encoding="utf-8"), schema)):
+                if statement.name in loaded:
+                    raise ValueError(f"two statements are called {statement.name}")
+                loaded[statement.name] = statement
+    return loaded
+
+
+def parse(text: str) -> list[Statement]:
+    parts = _NAME.split(text)[1:]
+    return [_statement(name, body) for name, body in zip(parts[::2], parts[1::2], strict=True)]
+
+
+def in_schema(text: str, schema: str) -> str:
+    """The text with `stepwell.` replaced: safe because a schema's name can hold no quote."""
+    return re.sub(r"\bstepwell\.", f"{checked_schema(schema)}.", text)
+
+
+def checked_schema(schema: str) -> str:
+    if not _SCHEMA.fullmatch(schema):
+        raise InvalidSetting("schema", schema, "a schema's name is 1 to 40 of a-z, 0-9 and _, not beginning with a digit")
+    return schema
+
+
+def _statement(name: str, body: str) -> Statement:
+    params: list[str] = []
+
+    def numbered(token: re.Match[str]) -> str:
+        if token["skip"]:
+            return token[0]
+        if token["name"] not in params:
+            params.append(token["name"])
+        return f"${params.index(token['name']) + 1}"
+
+    moves = _MOVES.search(body)
+    sql = _TOKEN.sub(numbered, body).strip().rstrip(";")
+    return Statement(name, sql, tuple(params), moves[1] if moves else None)

@@ -1,0 +1,72 @@
+"""Stepwell: durable work on the Postgres you already have."""
+
+from stepwell.app import App
+from stepwell.context import NotInARun, current
+from stepwell.definition import Call, Task
+from stepwell.handle import Run, SyncRun
+from stepwell.model.errors import (
+    AlreadyFinished,
+    ClaimLost,
+    DuplicateName,
+    InvalidSetting,
+    KeyConflict,
+    NotDecodable,
+    NotEncodable,
+    NotFinished,
+    NotFound,
+    RunCancelled,
+    RunExpired,
+    RunFailed,
+    RunUnsuccessful,
+    SchemaError,
+    StateError,
+    StepwellError,
+    Unavailable,
+    UnknownName,
+    UsageError,
+    WrongUse,
+)
+from stepwell.model.raised import Fatal, RunError, Snooze
+from stepwell.model.retry import Retry
+from stepwell.model.run import Attempt, Error, Page, Reason, RunInfo
+from stepwell.model.states import State
+
+__all__ = [
+    "AlreadyFinished",
+    "App",
+    "Attempt",
+    "Call",
+    "ClaimLost",
+    "DuplicateName",
+    "Error",
+    "Fatal",
+    "InvalidSetting",
+    "KeyConflict",
+    "NotDecodable",
+    "NotEncodable",
+    "NotFinished",
+    "NotFound",
+    "NotInARun",
+    "Page",
+    "Reason",
+    "Retry",
+    "Run",
+    "RunCancelled",
+    "RunError",
+    "RunExpired",
+    "RunFailed",
+    "RunInfo",
+    "RunUnsuccessful",
+    "SchemaError",
+    "Snooze",
+    "State",
+    "StateError",
+    "StepwellError",
+    "SyncRun",
+    "Task",
+    "Unavailable",
+    "UnknownName",
+    "UsageError",
+    "WrongUse",
+    "current",
+]

@@ -3,43 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 import msgspec
 
 from stepwell.model.errors import NotFound
-from stepwell.model.run import Attempt, Error, Page, RunInfo
+from stepwell.model.run import Attempt, Filter, Finished, Page, RunInfo
 from stepwell.model.states import State
 from stepwell.store import rows
 from stepwell.store.pool import Tx
-
-
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """Which runs a list shows. None lets everything through."""
-
-    states: Sequence[State] | None = None
-    name: str | None = None
-    queue: str | None = None
-    kind: str | None = None
-    tags: dict[str, Any] | None = None
-    error: str | None = None
-    since: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """The end of a run, for those who wait for it."""
-
-    id: UUID
-    name: str
-    state: State
-    result: bytes | None
-    error: Error | None
-    attempt: int
 
 
 async def run_info(tx: Tx, run_id: UUID) -> RunInfo:

@@ -15,49 +15,18 @@ heard of the last claims is promoted.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from uuid import UUID
 
 from stepwell.model.errors import AlreadyFinished, KeyConflict, NotFinished, NotFound
 from stepwell.model.ids import ClaimId, RunId, WorkerId
-from stepwell.model.run import Claim
+from stepwell.model.run import NO_FAMILY, Claim, Family, Start
 from stepwell.model.states import State
 from stepwell.store import rows
 from stepwell.store.pool import Tx
 
 KEEP_KEYS = timedelta(days=30)
 """A key is remembered this long, and in any case while its run is live."""
-
-
-@dataclass(slots=True)
-class Start:
-    """A run to be: everything its row needs, already encoded."""
-
-    id: RunId
-    name: str
-    queue: str
-    priority: int
-    input: bytes
-    retry: bytes
-    key: str | None = None
-    digest: bytes | None = None
-    tags: bytes | None = None
-    timeout: timedelta | None = None
-    delay: timedelta | None = None
-    at: datetime | None = None
-    expires: timedelta | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """Who starts a run, when a run does."""
-
-    parent_id: UUID | None = None
-    root_id: UUID | None = None
-
-
-NO_FAMILY = Family()
 
 
 async def start(tx: Tx, starts: Sequence[Start], family: Family = NO_FAMILY) -> list[RunId]:
@@ -164,9 +133,7 @@ async def lock_lost_claims(tx: Tx, *, limit: int) -> list[Claim]:
     return [rows.claim(row, row["claim_id"]) for row in lost]
 
 
-async def held(tx: Tx, worker: WorkerId) -> dict[ClaimId, set[RunId]]:
-    """What the table says a worker holds."""
-    claims: dict[ClaimId, set[RunId]] = {}
-    for row in await tx.rows("held_claims", worker=worker):
-        claims.setdefault(ClaimId(row["claim_id"]), set()).add(RunId(row["id"]))
-    return claims
+async def held(tx: Tx, worker: WorkerId) -> list[Claim]:
+    """What the table says a worker holds: bare claims."""
+    found = await tx.rows("held_claims", worker=worker)
+    return [Claim.bare(RunId(row["id"]), ClaimId(row["claim_id"]), row["queue"], row["attempt"]) for row in found]

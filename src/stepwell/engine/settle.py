@@ -1,7 +1,7 @@
 """How attempts end. Many outcomes become few statements, one for each kind of move, in one transaction.
 
-    plan   decides the move of every outcome and gathers the arrays: no I/O
-    apply  speaks the statements; an id that does not come back has lost its claim
+plan   decides the move of every outcome and gathers the arrays: no I/O
+apply  speaks the statements; an id that does not come back has lost its claim
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ class Batch:
 
     statement: str
     columns: dict[str, list[Any]] = field(default_factory=dict)
+    wakes: set[str] = field(default_factory=set)
+    """The queues that have work again once it is spoken."""
 
     def add(self, claim: Claim, **values: Any) -> None:
         for name, value in {"ids": claim.id, "claim_ids": claim.claim_id, **values}.items():
@@ -42,7 +44,7 @@ class Settled:
 
     moved: set[RunId] = field(default_factory=set)
     finished: list[RunId] = field(default_factory=list)
-    pending: set[str] = field(default_factory=set)
+    wakes: set[str] = field(default_factory=set)
 
 
 FINISHING = frozenset({"complete_runs", "fail_runs"})
@@ -85,10 +87,12 @@ def _add(batches: dict[str, Batch], claim: Claim, move: Move) -> None:
             batch("retry_runs").add(claim, errors=stored_error(error), delays=delay)
         case Repeated(error):
             batch("repeat_runs").add(claim, errors=stored_error(error))
+            batches["repeat_runs"].wakes.add(claim.queue)
         case Snoozed(delay):
             batch("snooze_runs").add(claim, delays=delay)
         case Released():
             batch("release_runs").add(claim)
+            batches["release_runs"].wakes.add(claim.queue)
         case _:
             assert_never(move)
 
@@ -99,6 +103,7 @@ async def apply(tx: Tx, batches: Sequence[Batch]) -> Settled:
     for batch in batches:
         moved = [RunId(row["id"]) for row in await tx.rows(batch.statement, **batch.columns)]
         settled.moved.update(moved)
+        settled.wakes |= batch.wakes
         if batch.statement in FINISHING:
             settled.finished += moved
     return settled

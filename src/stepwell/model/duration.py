@@ -18,7 +18,11 @@ def duration(value: Duration, *, setting: str) -> timedelta:
     """The timedelta that `value` means; InvalidSetting names `setting` otherwise."""
     seconds = _seconds(value)
     if seconds is None or not 0 <= seconds <= _LONGEST.total_seconds():
-        raise InvalidSetting(setting, value, "a duration is seconds, a timedelta or text such as '30s', '5m', '2h', '1d', not negative, below a century")
+        raise InvalidSetting(
+            setting,
+            value,
+            "a duration is seconds, a timedelta or text such as '30s', '5m', '2h', '1d', not negative, below a century",
+        )
     return timedelta(seconds=seconds)
 
 

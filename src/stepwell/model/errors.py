@@ -2,7 +2,7 @@
 
 StepwellError
 ├── UsageError        the caller's code is wrong; raised at the call, nothing was written
-│   ├── DuplicateName   UnknownName   NotEncodable   NotDecodable   InvalidSetting   KeyConflict
+│   ├── WrongUse   DuplicateName   UnknownName   NotEncodable   NotDecodable   InvalidSetting   KeyConflict
 ├── StateError        the row is not where the caller believed
 │   ├── NotFound   AlreadyFinished   NotFinished   ClaimLost
 ├── RunUnsuccessful   what run.result() raises
@@ -52,6 +52,13 @@ class StateError(StepwellError):
 
 class RunUnsuccessful(StepwellError):
     """The run finished without a result."""
+
+
+@dataclass(eq=False)
+class WrongUse(UsageError):
+    """{reason}"""
+
+    reason: str
 
 
 @dataclass(eq=False)

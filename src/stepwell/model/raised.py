@@ -27,7 +27,7 @@ def _rebuild_run_error(message: str, code: str) -> RunError:
     return RunError(message, code=code)
 
 
-class Snooze(Exception):  # noqa: N818 - an instruction, not an error
+class Snooze(Exception):
     """Raised by a task: not now, again after this long. Counts as no failure."""
 
     def __init__(self, delay: Duration) -> None:

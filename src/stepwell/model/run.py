@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -107,3 +108,63 @@ class Claim:
     key: str | None
     tags: bytes | None
     root_id: UUID | None
+
+    @classmethod
+    def bare(cls, run_id: RunId, claim_id: ClaimId, queue: str, attempt: int) -> Claim:
+        """A claim of which only the fence is known: enough to give it back."""
+        return cls(run_id, claim_id, "", queue, 0, attempt, 0, b"{}", b"{}", None, None, None, None)
+
+
+@dataclass(slots=True)
+class Start:
+    """A run to be: everything its row needs, already encoded."""
+
+    id: RunId
+    name: str
+    queue: str
+    priority: int
+    input: bytes
+    retry: bytes
+    key: str | None = None
+    digest: bytes | None = None
+    tags: bytes | None = None
+    timeout: timedelta | None = None
+    delay: timedelta | None = None
+    at: datetime | None = None
+    expires: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Who starts a run, when a run does."""
+
+    parent_id: UUID | None = None
+    root_id: UUID | None = None
+
+
+NO_FAMILY = Family()
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which runs a list shows. None lets everything through."""
+
+    states: Sequence[State] | None = None
+    name: str | None = None
+    queue: str | None = None
+    kind: str | None = None
+    tags: dict[str, Any] | None = None
+    error: str | None = None
+    since: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The end of a run, for those who wait for it."""
+
+    id: UUID
+    name: str
+    state: State
+    result: bytes | None
+    error: Error | None
+    attempt: int

@@ -79,11 +79,22 @@ async def migrate(database: Database) -> list[Migration]:
                     await connection.execute(_record(migration, schema))
     except asyncpg.InsufficientPrivilegeError as error:
         raise SchemaError(
-            schema, f"this role may not migrate it ({error}). Let an administrator run `stepwell migrate --print | psql`."
+            schema,
+            f"this role may not migrate it ({error}). Let an administrator run `stepwell migrate --print | psql`.",
         ) from error
     finally:
         await connection.close(timeout=5)
     return missing
+
+
+async def require_current(database: Database) -> None:
+    """For those who may not migrate: SchemaError unless someone else has."""
+    current = await version(database)
+    if current < latest(database.schema):
+        raise SchemaError(
+            database.schema,
+            f"it is at version {current} and this code needs {latest(database.schema)}. Run `stepwell migrate`.",
+        )
 
 
 async def version(database: Database) -> int:
@@ -114,4 +125,4 @@ async def _applied(connection: asyncpg.Connection[Row], schema: str) -> int:
 def _record(migration: Migration, schema: str) -> str:
     # Both values come from our own file names, which _FILE has checked.
     values = f"({migration.version}, '{migration.name}')"
-    return in_schema("insert into stepwell.migrations (version, name) values ", schema) + values + ";"
+    return in_schema("insert into stepwell.migrations (version, name) values ", schema) + values + ";"  # noqa: S608

@@ -57,10 +57,16 @@ class Tx(Protocol):
     async def rows(self, name: str, /, **values: Any) -> list[Row]: ...
 
 
-class Transaction:
-    """One open transaction. Also wraps a connection of the user's own."""
+class Fetches(Protocol):
+    """A connection, from the pool or of the caller's own."""
 
-    def __init__(self, connection: asyncpg.Connection[Row], statements: Statements) -> None:
+    async def fetch(self, query: str, *args: Any) -> list[Row]: ...
+
+
+class Transaction:
+    """A connection on which named statements are spoken, mostly inside one open transaction."""
+
+    def __init__(self, connection: Fetches, statements: Statements) -> None:
         self.connection = connection
         self._statements = statements
 
@@ -137,7 +143,7 @@ class Database:
         return self._pool
 
 
-class reaching:  # noqa: N801 - reads as a phrase: with reaching()
+class reaching:
     """Turns every way in which a database can be away into Unavailable."""
 
     def __enter__(self) -> None:

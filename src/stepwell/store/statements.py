@@ -66,7 +66,7 @@ def in_schema(text: str, schema: str) -> str:
 
 def checked_schema(schema: str) -> str:
     if not _SCHEMA.fullmatch(schema):
-        raise InvalidSetting("schema", schema, "a schema's name is 1 to 40 of a-z, 0-9 and _, not beginning with a digit")
+        raise InvalidSetting("schema", schema, "1 to 40 of a-z, 0-9 and _, not beginning with a digit")
     return schema
 
 

@@ -349,7 +349,7 @@ select extract(epoch from least(
 
 -- name: held_claims
 -- What the table says this worker holds.
-select r.id, r.claim_id, r.attempt
+select r.id, r.claim_id, r.queue, r.attempt
   from stepwell.runs r
  where r.claimed_by = :worker::uuid;
 

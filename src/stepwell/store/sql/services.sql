@@ -35,4 +35,4 @@ delete from stepwell.keys k
  where k.key = any(array(select g.key from gone g));
 
 -- name: wake
-select pg_notify(:channel, w.payload) from unnest(:payloads::text[]) as w (payload);
+select pg_notify(w.channel, w.payload) from unnest(:channels::text[], :payloads::text[]) as w (channel, payload);

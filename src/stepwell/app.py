@@ -1,0 +1,317 @@
+"""The app: definitions, settings, and the one place that knows every concrete class."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from importlib.metadata import version
+from typing import Any, ParamSpec, Protocol, Self, TypeVar, overload
+from uuid import UUID
+
+from stepwell.beside import beside
+from stepwell.client import Client
+from stepwell.codec import decode
+from stepwell.config import settings
+from stepwell.definition import (
+    Definitions,
+    Named,
+    Options,
+    Task,
+    checked_executor,
+    checked_function,
+    checked_text,
+    name_of,
+)
+from stepwell.dispatch.postgres import PostgresDispatch
+from stepwell.engine.workers import Identity
+from stepwell.executors.base import Executor
+from stepwell.executors.inline import InlineExecutor
+from stepwell.executors.process import ProcessExecutor, importable
+from stepwell.executors.thread import ThreadExecutor
+from stepwell.handle import Door, Run
+from stepwell.model.duration import Duration, duration
+from stepwell.model.errors import InvalidSetting, WrongUse
+from stepwell.model.ids import new_worker_id
+from stepwell.model.retry import DEFAULT, Retry
+from stepwell.model.run import Filter, Kind, Page
+from stepwell.model.states import State
+from stepwell.services.due import Due
+from stepwell.services.partitions import Partitions
+from stepwell.services.reaper import Reaper
+from stepwell.services.service import Services
+from stepwell.store import embedded, migrate
+from stepwell.store.pool import Database
+from stepwell.store.statements import checked_schema
+from stepwell.sync import Portal
+from stepwell.telemetry import Telemetry
+from stepwell.worker.direct import DirectLink
+from stepwell.worker.worker import Runs, Worker
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(slots=True)
+class Opening:
+    """An app open on one event loop, by as many as have entered it."""
+
+    database: Database
+    dispatch: PostgresDispatch
+    client: Client
+    users: int = 0
+
+    async def close(self) -> None:
+        await self.client.close()
+        await self.dispatch.close()
+        await self.database.close()
+
+
+class TaskDecorator(Protocol):
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Task[P, R]: ...
+
+
+class App:
+    """Durable work on Postgres: yours by its DSN, or without one an embedded server in `.stepwell/`.
+
+    >>> app = App()
+    """
+
+    def __init__(
+        self,
+        dsn: str | None = None,
+        *,
+        home: str | os.PathLike[str] | None = None,
+        schema: str | None = None,
+        lease: Duration | None = None,
+        migrate: bool = True,
+    ) -> None:
+        self.settings = settings(dsn, home=home, schema=schema, lease=lease)
+        checked_schema(self.settings.schema)
+        self.definitions = Definitions()
+        self.telemetry = Telemetry()
+        self.portal = Portal(self)
+        self._may_migrate = migrate
+        self._openings: dict[asyncio.AbstractEventLoop, Opening] = {}
+        self._doors: dict[asyncio.AbstractEventLoop, asyncio.Lock] = {}
+        self._embedded: embedded.Embedded | None = None
+        self._lock = threading.Lock()
+
+    # -- definitions
+
+    @overload
+    def task(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    @overload
+    def task(self, fn: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(
+        self,
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        priority: int = 50,
+        retry: Retry = DEFAULT,
+        timeout: Duration | None = None,
+        expires: Duration | None = None,
+        executor: str | None = None,
+        tags: Mapping[str, Any] | None = None,
+    ) -> TaskDecorator: ...
+    def task(
+        self,
+        fn: Any = None,
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        priority: int = 50,
+        retry: Retry = DEFAULT,
+        timeout: Duration | None = None,
+        expires: Duration | None = None,
+        executor: str | None = None,
+        tags: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Register a function as a task. `async def` runs on the worker's loop, `def` in a thread."""
+        options = Options(queue=queue, priority=priority, retry=retry, timeout=timeout, expires=expires, tags=tags)
+
+        def register(fn: Callable[..., Any]) -> Task[..., Any]:
+            checked_function(fn)
+            place = checked_executor(fn, executor)
+            if place == "process" and (reason := importable(fn)):
+                raise InvalidSetting("executor", "process", reason)
+            task: Task[..., Any] = Task(self, fn, name=name or name_of(fn), options=options, executor=place)
+            self.definitions.add(task)
+            return task
+
+        return register if fn is None else register(fn)
+
+    def definition(self, name: str) -> Named:
+        """A definition by name, for code that does not import it."""
+        known = self.definitions.get(name)
+        return Named(self, name, Options() if known is None else known._options)
+
+    async def start(self, name: str, /, *args: Any, **kwargs: Any) -> Run[Any]:
+        """Start a run by name, without importing its code."""
+        known = self.definitions.get(name)
+        return await (known or self.definition(name)).start(*args, **kwargs)
+
+    # -- runs
+
+    def run(self, id_or_key: UUID | str) -> Run[Any]:
+        """A handle on the run with this id, or else this key."""
+        if isinstance(id_or_key, UUID):
+            return Run(self, id_or_key)
+        try:
+            return Run(self, UUID(id_or_key))
+        except ValueError:
+            return Run(self, None, key=id_or_key)
+
+    async def runs(
+        self,
+        *,
+        state: State | str | Sequence[State | str] | None = None,
+        name: str | None = None,
+        queue: str | None = None,
+        kind: Kind | None = None,
+        tags: Mapping[str, Any] | None = None,
+        error: str | None = None,
+        since: datetime | None = None,
+        limit: int = 50,
+        after: UUID | None = None,
+    ) -> Page:
+        """Runs, newest first. `page.next` goes into `after=` for the page that follows."""
+        if not 1 <= limit <= 1000:
+            raise InvalidSetting("limit", limit, "1 to 1000")
+        which = Filter(_states(state), name, queue, kind, None if tags is None else dict(tags), error, since)
+        return await self._opening.client.runs(which, limit=limit, after=after)
+
+    # -- running
+
+    async def __aenter__(self) -> Self:
+        """Open on this event loop: connect, and bring the schema forward where that is allowed."""
+        loop = asyncio.get_running_loop()
+        async with self._doors.setdefault(loop, asyncio.Lock()):
+            if loop not in self._openings:
+                self._openings[loop] = await self._open()
+            self._openings[loop].users += 1
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        loop = asyncio.get_running_loop()
+        async with self._doors[loop]:
+            opening = self._openings[loop]
+            opening.users -= 1
+            if opening.users:
+                return
+            del self._openings[loop]
+            await opening.close()
+        await asyncio.to_thread(self._let_go)
+
+    async def _open(self) -> Opening:
+        dsn = self.settings.dsn
+        if dsn is None:
+            dsn = await asyncio.to_thread(self._embedded_dsn)
+        database = Database(dsn, self.settings.schema)
+        await database.open()
+        try:
+            if self._may_migrate:
+                await migrate.migrate(database)
+            else:
+                await migrate.require_current(database)
+        except BaseException:
+            await database.close()
+            raise
+        dispatch = PostgresDispatch(database)
+        return Opening(database, dispatch, Client(database, dispatch))
+
+    def _embedded_dsn(self) -> str:
+        with self._lock:
+            if self._embedded is None:
+                self._embedded = embedded.ensure(self.settings.home)
+            return self._embedded.dsn
+
+    def _let_go(self) -> None:
+        with self._lock:
+            if not self._openings and self._embedded is not None:
+                self._embedded.release()
+                self._embedded = None
+
+    @asynccontextmanager
+    async def worker(
+        self, *, queues: Sequence[str] | None = None, slots: int = 100, grace: Duration = 0, name: str | None = None
+    ) -> AsyncIterator[Worker]:
+        """A worker in this process, for as long as the block lasts. After it, attempts have `grace` to end."""
+        if not isinstance(slots, int) or slots < 1:
+            raise InvalidSetting("slots", slots, "at least 1")
+        patience = duration(grace, setting="grace").total_seconds()
+        async with self, _executors(slots) as executors:
+            worker, services = self._hire(_identity(queues, slots, name), executors)
+            async with beside(services.run()), beside(worker.run()):
+                try:
+                    yield worker
+                finally:
+                    await worker.stop(patience)
+                    await worker.stopped()
+
+    def _hire(self, who: Identity, executors: Mapping[str, Executor]) -> tuple[Worker, Services]:
+        opening, lease, tasks = self._opening, self.settings.lease, self.definitions.tasks
+        database, dispatch = opening.database, opening.dispatch
+        link = DirectLink(database, dispatch, who, names=sorted(tasks), lease=lease)
+        worker = Worker(link, Runs(tasks, executors), self.telemetry, slots=who.slots, lease=lease)
+        parts = (Due(database, dispatch), Reaper(database, dispatch, self.telemetry), Partitions(database))
+        return worker, Services(database, self.telemetry, parts, worker=who.id, lease=lease)
+
+    @property
+    def door(self) -> Door:
+        return self._opening.client
+
+    @property
+    def dsn(self) -> str:
+        """The database in use."""
+        return self._opening.database.dsn
+
+    def decode_result(self, name: str, data: bytes) -> Any:
+        known = self.definitions.get(name)
+        return decode(data) if known is None else known.signature.decode_result(data)
+
+    @property
+    def _opening(self) -> Opening:
+        opening = self._openings.get(asyncio.get_running_loop())
+        if opening is None:
+            raise WrongUse("the app is not open on this event loop: use `async with app:` around the call")
+        return opening
+
+
+@asynccontextmanager
+async def _executors(slots: int) -> AsyncIterator[Mapping[str, Executor]]:
+    executors: dict[str, Executor] = {
+        "inline": InlineExecutor(),
+        "thread": ThreadExecutor(slots),
+        "process": ProcessExecutor(min(slots, os.cpu_count() or 1)),
+    }
+    try:
+        yield executors
+    finally:
+        for executor in executors.values():
+            await executor.close()
+
+
+def _identity(queues: Sequence[str] | None, slots: int, name: str | None) -> Identity:
+    host, pid = socket.gethostname(), os.getpid()
+    served = None if queues is None else [checked_text("queue", queue, 100) for queue in queues]
+    return Identity(new_worker_id(), name or f"{host}:{pid}", host, pid, version("stepwell"), served, slots)
+
+
+def _states(given: State | str | Sequence[State | str] | None) -> list[State] | None:
+    if given is None:
+        return None
+    try:
+        return [State(each) for each in ([given] if isinstance(given, str) else given)]
+    except ValueError as error:
+        raise InvalidSetting("state", given, f"one of {', '.join(State)}") from error

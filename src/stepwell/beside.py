@@ -1,0 +1,40 @@
+"""Parts that run beside a block of code. None of them may end unseen: if one does, so does the block."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+
+@asynccontextmanager
+async def beside(*parts: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run `parts` until the block ends, then cancel them. The error of a part is raised from the block."""
+    block = asyncio.current_task()
+    assert block is not None  # an async context manager is always entered by a task
+    failed: list[BaseException] = []
+    inside = True
+
+    def ended(part: asyncio.Task[None]) -> None:
+        error = None if part.cancelled() else part.exception()
+        if error is not None and not failed:
+            failed.append(error)
+            if inside:
+                block.cancel()
+
+    tasks = [asyncio.create_task(part) for part in parts]
+    for task in tasks:
+        task.add_done_callback(ended)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not failed or block.uncancel() > 0:
+            raise
+    finally:
+        inside = False
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    if failed:
+        raise failed[0]

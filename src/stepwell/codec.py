@@ -1,0 +1,330 @@
+"""Inputs and results as JSON: strict at the call, so that what is stored can be read.
+
+Every value written is read back at once with its own type and compared. What would not come back as it was
+given is refused there, with the parameter named and the path to the cause.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import msgspec
+from msgspec import UNSET
+
+from stepwell.codec_annotations import Storage, Unstorable, hints_of, storage_of
+from stepwell.codec_faults import LIMIT, check_bytes, find_change, find_fault, is_same, with_plain_floats
+from stepwell.codec_types import Misfit, at, read_unknown, write_unknown
+from stepwell.model.errors import InvalidSetting, NotDecodable, NotEncodable
+
+__all__ = ["LIMIT", "Signature", "decode", "encode", "encode_call"]
+
+_STAR = "*"
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_BY_KEYWORD = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_write = msgspec.json.Encoder(enc_hook=write_unknown).encode
+_read_plain = msgspec.json.Decoder().decode
+_fields = msgspec.structs.astuple
+
+
+def encode(value: Any, *, where: str) -> bytes:
+    """A value without a type: plain JSON comes back."""
+    return _PLAIN.encode(value, where)
+
+
+def decode(data: bytes) -> Any:
+    return _PLAIN.decode(data, "the value")
+
+
+def encode_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    """A start by name, with no code at hand: what has no name yet goes under `*`."""
+    call: dict[str, Any] = {_STAR: list(args), **kwargs} if args else kwargs
+    try:
+        return _PLAIN.encode_unexplained(call)
+    except Exception as error:
+        _refuse_call(args, kwargs, error)
+
+
+def _refuse_call(args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> NoReturn:
+    named = [(f"argument {i + 1}", value) for i, value in enumerate(args)]
+    named += [(f"parameter {name!r}", value) for name, value in kwargs.items()]
+    for where, value in named:
+        if fault := find_fault(value):
+            raise NotEncodable(_placed(where, fault.path), fault.reason) from None
+    raise NotEncodable("the input", Misfit.of(error).reason) from error
+
+
+class Value:
+    """One value of one annotation."""
+
+    def __init__(self, annotation: Any) -> None:
+        self._storage = storage_of(annotation)
+        form = self._storage.form
+        self._read = msgspec.json.Decoder(form.wire, dec_hook=read_unknown).decode
+        self._form = None if self._storage.native else form
+
+    def encode(self, value: Any, where: str) -> bytes:
+        try:
+            return self.encode_unexplained(value)
+        except Exception as error:
+            fault = find_fault(value) or Misfit.of(error)
+            raise NotEncodable(_placed(where, fault.path), fault.reason) from error
+
+    def encode_unexplained(self, value: Any) -> bytes:
+        data = _write(value if self._form is None else self._form.lower(value))
+        if self._storage.mixed:
+            data = with_plain_floats(data)
+        check_bytes(data)
+        _check_unchanged(value, self._lifted(data), self._storage)
+        return data
+
+    def decode(self, data: bytes, where: str) -> Any:
+        try:
+            return self._lifted(data)
+        except Exception as error:
+            misfit = Misfit.of(error)
+            raise NotDecodable(_placed(where, misfit.path), misfit.reason) from error
+
+    def _lifted(self, data: bytes) -> Any:
+        read = self._read(data)
+        return read if self._form is None else self._form.lift(read)
+
+
+_PLAIN = Value(Any)
+
+
+class Signature:
+    """What a definition's function takes and gives, as JSON."""
+
+    def __init__(self, fn: Callable[..., Any], *, name: str) -> None:
+        self._name = name
+        self._signature = inspect.signature(fn)
+        self._storages = _storages(fn, name)
+        self._names = tuple(self._storages)
+        self._lowered = [(key, each.form) for key, each in self._storages.items() if not each.native]
+        self._compared = {key for key, each in self._storages.items() if not each.comparable}
+        self._mixed = any(each.mixed for each in self._storages.values())
+        parameters = self._signature.parameters.values()
+        self._positional = tuple(each.name for each in parameters if each.kind in _POSITIONAL)
+        self._by_keyword = frozenset(each.name for each in parameters if each.kind in _BY_KEYWORD)
+        self._var_positional = _name_of(parameters, inspect.Parameter.VAR_POSITIONAL)
+        self._var_keyword = _name_of(parameters, inspect.Parameter.VAR_KEYWORD)
+        self._simple = self._var_positional is None and self._var_keyword is None
+        self._required = {*self._positional, *self._by_keyword} - {
+            each.name for each in parameters if each.default is not each.empty
+        }
+        self._read = msgspec.json.Decoder(self._struct(), dec_hook=read_unknown).decode
+        self._result = _result_of(fn, name)
+
+    def encode_input(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        """An object keyed by parameter; what the call leaves out is left to the function's defaults."""
+        values = self._named(args, kwargs)
+        try:
+            data = self._written(values)
+            check_bytes(data)
+            self._check_unchanged(values, self._lifted(data))
+        except Exception as error:
+            self._refuse(values, error)
+        return data
+
+    def decode_input(self, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        try:
+            values = self._lifted(data)
+        except Exception as error:
+            values = self._read_otherwise(data, error)
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        positional = len(self._positional)
+        for i, (name, value) in enumerate(zip(self._names, values, strict=True)):
+            if value is UNSET:
+                if name in self._required:
+                    raise NotDecodable(self._where(name), "it is required, and was not given")
+            elif i < positional and i == len(args):
+                args.append(value)
+            elif name == self._var_positional:
+                self._extend(args, value)
+            elif name == self._var_keyword:
+                kwargs.update(value)
+            else:
+                kwargs[name] = value
+        return tuple(args), kwargs
+
+    def encode_result(self, value: Any) -> bytes:
+        return self._result.encode(value, f"the result of {self._name}")
+
+    def decode_result(self, data: bytes) -> Any:
+        return self._result.decode(data, f"the result of {self._name}")
+
+    def _struct(self) -> type[msgspec.Struct]:
+        # Numbered fields, because a parameter may be called what a struct's field may not.
+        fields = [
+            (f"p{i}", kept.form.wire, msgspec.field(default=UNSET, name=name))
+            for i, (name, kept) in enumerate(self._storages.items())
+        ]
+        return msgspec.defstruct("Input", fields, forbid_unknown_fields=True)
+
+    def _named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        if not self._simple or len(args) > len(self._positional):
+            return self._bound(args, kwargs)
+        values = dict(zip(self._positional, args, strict=False))
+        for name in kwargs:
+            if name in values or name not in self._by_keyword:
+                return self._bound(args, kwargs)
+            values[name] = kwargs[name]
+        if len(values) < len(self._names) and not self._required <= values.keys():
+            return self._bound(args, kwargs)
+        return values
+
+    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return dict(self._signature.bind(*args, **kwargs).arguments)
+        except TypeError as error:
+            raise TypeError(f"{self._name}() {error}") from None
+
+    def _written(self, values: dict[str, Any]) -> bytes:
+        if self._lowered:
+            values = dict(values)
+            for name, form in self._lowered:
+                if name in values:
+                    values[name] = at(f".{name}", form.lower, values[name])
+        data = _write(values)
+        return with_plain_floats(data) if self._mixed else data
+
+    def _lifted(self, data: bytes) -> tuple[Any, ...]:
+        values = _fields(self._read(data))
+        if not self._lowered:
+            return values
+        lifted = dict(zip(self._names, values, strict=True))
+        for name, form in self._lowered:
+            if lifted[name] is not UNSET:
+                lifted[name] = at(f".{name}", form.lift, lifted[name])
+        return tuple(lifted.values())
+
+    def _check_unchanged(self, values: dict[str, Any], read: tuple[Any, ...]) -> None:
+        for name, value in zip(self._names, read, strict=True):
+            if value is UNSET or (name not in self._compared and is_same(values[name], value)):
+                continue
+            try:
+                _check_unchanged(values[name], value, self._storages[name])
+            except Misfit as misfit:
+                raise Misfit(misfit.reason, f".{name}{misfit.path}") from None
+
+    def _refuse(self, values: dict[str, Any], error: Exception) -> NoReturn:
+        for name, value in values.items():
+            if fault := find_fault(value):
+                raise NotEncodable(_placed(self._where(name), fault.path), fault.reason) from None
+        misfit = Misfit.of(error)
+        raise NotEncodable(self._where_path(misfit.path), misfit.reason) from error
+
+    def _read_otherwise(self, data: bytes, error: Exception) -> tuple[Any, ...]:
+        """Input that was written without the function at hand: with `*`, or with names for **kwargs."""
+        try:
+            given = _read_plain(data)
+        except Exception:  # the first error says where
+            given = None
+        if isinstance(given, dict) and not given.keys() <= self._storages.keys():
+            arranged = _write(self._arranged(given))
+            try:
+                return self._lifted(arranged)
+            except Exception as another:
+                error = another
+        misfit = Misfit.of(error)
+        raise NotDecodable(self._where_path(misfit.path), misfit.reason) from error
+
+    def _arranged(self, given: dict[str, Any]) -> dict[str, Any]:
+        star = given.pop(_STAR, [])
+        values = {name: given.pop(name) for name in self._names if name in given}
+        if not isinstance(star, list):
+            raise NotDecodable(self._where_input, '"*" is not a list')
+        for name, value in zip(self._positional, star, strict=False):
+            if name in values:
+                raise NotDecodable(self._where(name), "it was given twice")
+            values[name] = value
+        if rest := star[len(self._positional) :]:
+            if self._var_positional is None:
+                reason = f"it takes {len(self._positional)} positional arguments, and {len(star)} were given"
+                raise NotDecodable(self._where_input, reason)
+            values[self._var_positional] = rest
+        if given:
+            if self._var_keyword is None:
+                raise NotDecodable(self._where_input, f"it has no parameter {', '.join(map(repr, given))}")
+            values[self._var_keyword] = {**values.get(self._var_keyword, {}), **given}
+        return values
+
+    def _extend(self, args: list[Any], rest: tuple[Any, ...]) -> None:
+        if rest and len(args) < len(self._positional):
+            missing = self._positional[len(args)]
+            raise NotDecodable(self._where(missing), f"it was not given, and *{self._var_positional} was")
+        args.extend(rest)
+
+    @property
+    def _where_input(self) -> str:
+        return f"the input of {self._name}"
+
+    def _where(self, parameter: str) -> str:
+        return f"parameter {parameter!r} of {self._name}"
+
+    def _where_path(self, path: str) -> str:
+        """From a path that begins with the parameter's name."""
+        for name in self._names:
+            rest = path.removeprefix(f".{name}")
+            if rest != path and rest[:1] in ("", ".", "["):
+                return _placed(self._where(name), rest)
+        return self._where_input
+
+
+def _storages(fn: Callable[..., Any], name: str) -> dict[str, Storage]:
+    """How each parameter is stored; *args as a list and **kwargs as an object."""
+    hints = hints_of(fn, name)
+    storages: dict[str, Storage] = {}
+    for parameter in inspect.signature(fn).parameters.values():
+        annotation = hints.get(parameter.name, Any)
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            annotation = types.GenericAlias(tuple, (annotation, ...))
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            unpacked = typing.get_origin(annotation) is typing.Unpack
+            inner = typing.get_args(annotation)[0] if unpacked else None
+            annotation = inner or types.GenericAlias(dict, (str, annotation))
+        with _refusing(f"parameter {parameter.name!r} of {name}", annotation):
+            storages[parameter.name] = storage_of(annotation)
+    return storages
+
+
+def _result_of(fn: Callable[..., Any], name: str) -> Value:
+    annotation = hints_of(fn, name).get("return", Any)
+    if typing.get_origin(annotation) in (collections.abc.Awaitable, collections.abc.Coroutine):
+        annotation = typing.get_args(annotation)[-1]
+    if annotation in (typing.NoReturn, typing.Never):
+        annotation = Any
+    with _refusing(f"the result of {name}", annotation):
+        return Value(annotation)
+
+
+@contextmanager
+def _refusing(where: str, annotation: Any) -> Iterator[None]:
+    try:
+        yield
+    except Unstorable as error:
+        raise InvalidSetting(where, annotation, str(error)) from None
+
+
+def _name_of(parameters: Iterable[inspect.Parameter], kind: Any) -> str | None:
+    return next((each.name for each in parameters if each.kind is kind), None)
+
+
+def _check_unchanged(given: Any, read: Any, storage: Storage) -> None:
+    if storage.comparable and is_same(given, read):
+        return
+    # An Any takes a dataclass for an object without looking inside: the second look is for what it holds.
+    if fault := find_change(given, read, loose=storage.loose) or find_fault(given):
+        raise Misfit(fault.reason, fault.path)
+
+
+def _placed(where: str, path: str) -> str:
+    shown = path if len(path) <= 200 else f"{path[:200]}…"
+    return f"{where} (at {shown})" if path else where

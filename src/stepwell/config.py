@@ -1,0 +1,50 @@
+"""Settings: what the call says, else the environment, else the default."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from stepwell.model.duration import Duration, duration
+from stepwell.model.errors import InvalidSetting
+
+SHORTEST_LEASE = timedelta(milliseconds=500)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    dsn: str | None
+    """None: the embedded database."""
+    home: Path
+    schema: str
+    lease: timedelta
+
+
+def settings(
+    dsn: str | None = None,
+    *,
+    home: str | os.PathLike[str] | None = None,
+    schema: str | None = None,
+    lease: Duration | None = None,
+) -> Settings:
+    chosen_lease: Duration = lease if lease is not None else os.environ.get("STEPWELL_LEASE", "30s")
+    if isinstance(chosen_lease, str) and chosen_lease.replace(".", "", 1).isdigit():
+        chosen_lease = float(chosen_lease)
+    held = duration(chosen_lease, setting="lease")
+    if held < SHORTEST_LEASE:
+        raise InvalidSetting("lease", chosen_lease, f"must be at least {SHORTEST_LEASE.total_seconds()} s")
+    return Settings(
+        dsn=_checked_dsn(dsn or os.environ.get("STEPWELL_DSN") or None),
+        home=Path(home or os.environ.get("STEPWELL_HOME") or ".stepwell").absolute(),
+        schema=schema or os.environ.get("STEPWELL_SCHEMA") or "stepwell",
+        lease=held,
+    )
+
+
+def _checked_dsn(dsn: str | None) -> str | None:
+    if dsn is not None and not dsn.startswith(("postgresql://", "postgres://")):
+        scheme = dsn.split(":", 1)[0] if "://" in dsn else "no scheme"
+        raise InvalidSetting("dsn", scheme, "a DSN begins with postgresql://")
+    return dsn

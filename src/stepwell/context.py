@@ -1,0 +1,86 @@
+"""`current`: what a task's body may know of the run it belongs to."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from stepwell.model.errors import UsageError
+from stepwell.model.run import NO_FAMILY, Claim, Family
+
+
+@dataclass(eq=False)
+class NotInARun(UsageError):
+    """`current` is only there inside a task that a worker runs."""
+
+
+@dataclass(slots=True)
+class Running:
+    """An attempt under way, as its body sees it."""
+
+    claim: Claim
+    cancelled: bool = field(default=False)
+
+
+running: ContextVar[Running | None] = ContextVar("stepwell.running", default=None)
+
+
+class Current:
+    """The run this code belongs to. Every property raises NotInARun outside of one."""
+
+    @property
+    def run_id(self) -> UUID:
+        return self._claim.id
+
+    @property
+    def name(self) -> str:
+        return self._claim.name
+
+    @property
+    def queue(self) -> str:
+        return self._claim.queue
+
+    @property
+    def attempt(self) -> int:
+        return self._claim.attempt
+
+    @property
+    def key(self) -> str | None:
+        return self._claim.key
+
+    @property
+    def tags(self) -> MappingProxyType[str, Any]:
+        tags = self._claim.tags
+        return MappingProxyType({} if tags is None else msgspec.json.decode(tags))
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the claim is gone: for code in threads, which nobody can interrupt."""
+        return _here().cancelled
+
+    @property
+    def _claim(self) -> Claim:
+        return _here().claim
+
+
+def _here() -> Running:
+    here = running.get()
+    if here is None:
+        raise NotInARun
+    return here
+
+
+def family() -> Family:
+    """Whose child a run started here would be."""
+    here = running.get()
+    if here is None:
+        return NO_FAMILY
+    return Family(here.claim.id, here.claim.root_id or here.claim.id)
+
+
+current = Current()

@@ -1,0 +1,343 @@
+"""Definitions: what the decorators register, and the options of a start.
+
+A definition knows its function, its signature and its defaults. It starts runs through the app it was
+registered with, and never touches a database itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime, timedelta
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Generic, Literal, ParamSpec, TypeVar
+
+import msgspec
+
+from stepwell.codec import Signature, encode, encode_call
+from stepwell.context import family
+from stepwell.handle import Opened, Run, SyncRun
+from stepwell.model.duration import Duration, duration
+from stepwell.model.errors import DuplicateName, InvalidSetting, KeyConflict, NotEncodable, UnknownName, WrongUse
+from stepwell.model.ids import new_run_id
+from stepwell.model.retry import DEFAULT, Retry
+from stepwell.model.run import Start
+
+P = ParamSpec("P")
+R = TypeVar("R")
+ExecutorName = Literal["inline", "thread", "process"]
+
+_LONGEST_NAME, _LONGEST_QUEUE, _LONGEST_KEY, _LARGEST_TAGS = 200, 100, 500, 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a run is to be started: the definition's defaults, changed by `.options(...)`."""
+
+    queue: str = "default"
+    priority: int = 50
+    retry: Retry = DEFAULT
+    timeout: Duration | None = None
+    expires: Duration | None = None
+    key: str | None = None
+    delay: Duration | None = None
+    at: datetime | None = None
+    tags: Mapping[str, Any] | None = None
+    packed_retry: bytes = field(init=False, repr=False, default=b"{}")
+    packed_tags: bytes | None = field(init=False, repr=False, default=None)
+
+    def __post_init__(self) -> None:
+        checked_text("queue", self.queue, _LONGEST_QUEUE)
+        if self.key is not None:
+            checked_text("key", self.key, _LONGEST_KEY)
+        if not isinstance(self.priority, int) or isinstance(self.priority, bool) or not 1 <= self.priority <= 100:
+            raise InvalidSetting("priority", self.priority, "1 to 100, and lower goes first")
+        if not isinstance(self.retry, Retry):
+            raise InvalidSetting("retry", self.retry, "a Retry(...)")
+        for name in ("timeout", "expires", "delay"):
+            if (given := getattr(self, name)) is not None:
+                object.__setattr__(self, name, _positive(name, given, zero=name == "delay"))
+        self._check_at()
+        if self.retry is not DEFAULT:
+            object.__setattr__(self, "packed_retry", msgspec.json.encode(self.retry.packed()))
+        if self.tags:
+            object.__setattr__(self, "packed_tags", _packed_tags(self.tags))
+
+    def _check_at(self) -> None:
+        if self.at is None:
+            return
+        if not isinstance(self.at, datetime) or self.at.tzinfo is None:
+            raise InvalidSetting("at", self.at, "a datetime with a time zone")
+        if self.delay is not None:
+            raise InvalidSetting("at", self.at, "give at= or delay=, not both")
+
+    def changed(self, changes: Mapping[str, Any]) -> Options:
+        known = {f.name for f in fields(self) if f.init}
+        if unknown := changes.keys() - known:
+            raise InvalidSetting("options", ", ".join(sorted(unknown)), f"known are {', '.join(sorted(known))}")
+        return replace(self, **changes)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One start of `start_many`, when its arguments alone do not say it all."""
+
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Definition(Generic[R]):
+    """Anything that can be started by its name."""
+
+    def __init__(self, app: Opened, name: str, options: Options) -> None:
+        self._app = app
+        self.name = checked_text("name", name, _LONGEST_NAME)
+        self._options = options
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
+
+    def _encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        return encode_call(args, kwargs)
+
+    def _run(self, start: Start, run_id: Any) -> Run[R]:
+        return Run(self._app, run_id, key=start.key)
+
+    def _start(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options) -> Start:
+        input = self._encode(args, kwargs)
+        return Start(
+            id=new_run_id(),
+            name=self.name,
+            queue=options.queue,
+            priority=options.priority,
+            input=input,
+            retry=options.packed_retry,
+            key=options.key,
+            digest=None if options.key is None else _digest(self.name, input),
+            tags=options.packed_tags,
+            timeout=options.timeout,  # type: ignore[arg-type]  # timedeltas since __post_init__
+            delay=options.delay,  # type: ignore[arg-type]
+            at=options.at,
+            expires=options.expires,  # type: ignore[arg-type]
+        )
+
+    async def _start_all(self, starts: list[Start]) -> list[Run[R]]:
+        """One round trip. Starts with the same key lead to the same run."""
+        first: dict[str, Start] = {}
+        for start in starts:
+            if start.key is not None and first.setdefault(start.key, start).digest != start.digest:
+                raise KeyConflict(start.key, first[start.key].id)
+        unique = starts if not first else [each for each in starts if each.key is None or first[each.key] is each]
+        ids = dict(zip((each.id for each in unique), await self._app.door.start(unique, family()), strict=True))
+        return [self._run(each, ids[each.id if each.key is None else first[each.key].id]) for each in starts]
+
+    async def start_many(self, calls: Iterable[tuple[Any, ...] | Call]) -> list[Run[R]]:
+        """Start many runs in one round trip. A call is a tuple of arguments, or a Call for more."""
+        starts = []
+        for call in calls:
+            if isinstance(call, tuple):
+                starts.append(self._start(call, {}, self._options))
+            elif isinstance(call, Call):
+                options = self._options.changed(call.options) if call.options else self._options
+                starts.append(self._start(call.args, dict(call.kwargs), options))
+            else:
+                raise InvalidSetting("start_many", call, "each call is a tuple of arguments or a Call")
+        return await self._start_all(starts) if starts else []
+
+
+class Named(Definition[Any]):
+    """A definition of which only the name is known: its code is elsewhere."""
+
+    def options(self, **changes: Any) -> Named:
+        return Named(self._app, self.name, self._options.changed(changes))
+
+    async def start(self, *args: Any, **kwargs: Any) -> Run[Any]:
+        return (await self._start_all([self._start(args, kwargs, self._options)]))[0]
+
+
+class Task(Definition[R], Generic[P, R]):
+    """A function that workers run. Made by `@app.task`."""
+
+    def __init__(
+        self,
+        app: Opened,
+        fn: Callable[P, Any],
+        *,
+        name: str,
+        options: Options,
+        executor: ExecutorName,
+        signature: Signature | None = None,
+    ) -> None:
+        super().__init__(app, name, options)
+        self.fn = fn
+        self.executor: ExecutorName = executor
+        self.signature = signature or Signature(fn, name=name)
+        self.__doc__ = fn.__doc__
+        self.__wrapped__ = fn
+        # A decorated method or module attribute is still found where its function was defined.
+        self.__module__, self.__qualname__ = fn.__module__, fn.__qualname__
+
+    def options(
+        self,
+        *,
+        key: str | None = None,
+        priority: int | None = None,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        queue: str | None = None,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        expires: Duration | None = None,
+        tags: Mapping[str, Any] | None = None,
+    ) -> Task[P, R]:
+        """The same task with other options for what is started through it."""
+        given = {
+            "key": key, "priority": priority, "delay": delay, "at": at, "queue": queue, "retry": retry,
+            "timeout": timeout, "expires": expires, "tags": tags,
+        }  # fmt: skip
+        changes = {name: value for name, value in given.items() if value is not None}
+        return Task(
+            self._app, self.fn, name=self.name, options=self._options.changed(changes), executor=self.executor,
+            signature=self.signature,
+        )  # fmt: skip
+
+    async def start(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
+        """Make a run. It is accepted when this returns: whatever dies, it reaches a finished state."""
+        return (await self._start_all([self._start(args, kwargs, self._options)]))[0]
+
+    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run it here, now, without a run: the bare function, awaited."""
+        if inspect.iscoroutinefunction(self.fn):
+            result: R = await self.fn(*args, **kwargs)
+        else:
+            result = await asyncio.to_thread(self.fn, *args, **kwargs)
+        return result
+
+    @property
+    def sync(self) -> SyncTask[P, R]:
+        """The same verbs for blocking code."""
+        return SyncTask(self)
+
+    def _encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        return self.signature.encode_input(args, kwargs)
+
+    def _run(self, start: Start, run_id: Any) -> Run[R]:
+        return Run(self._app, run_id, key=start.key, decode=self.signature.decode_result)
+
+
+class SyncTask(Generic[P, R]):
+    """A Task for blocking code."""
+
+    def __init__(self, task: Task[P, R]) -> None:
+        self._task = task
+        self._portal = task._app.portal
+
+    def start(self, *args: P.args, **kwargs: P.kwargs) -> SyncRun[R]:
+        return SyncRun(self._portal.call(lambda: self._task.start(*args, **kwargs)))
+
+    def start_many(self, calls: Iterable[tuple[Any, ...] | Call]) -> list[SyncRun[R]]:
+        return [SyncRun(run) for run in self._portal.call(lambda: self._task.start_many(calls))]
+
+
+class Definitions:
+    """The definitions of one app, by name."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, Task[..., Any]] = {}
+
+    def add(self, task: Task[..., Any]) -> None:
+        other = self._by_name.get(task.name)
+        if other is not None and not _same_function(other.fn, task.fn):
+            raise DuplicateName(task.name, _place(other.fn), _place(task.fn))
+        self._by_name[task.name] = task
+
+    def get(self, name: str) -> Task[..., Any] | None:
+        return self._by_name.get(name)
+
+    def named(self, name: str) -> Task[..., Any]:
+        if name in self._by_name:
+            return self._by_name[name]
+        raise UnknownName(name, f" Known are {', '.join(sorted(self._by_name))}." if self._by_name else "")
+
+    @property
+    def tasks(self) -> dict[str, Task[..., Any]]:
+        return dict(self._by_name)
+
+
+def name_of(fn: Callable[..., Any]) -> str:
+    """`module.function`. A script run as `__main__` is called what it would be if it were imported."""
+    module = fn.__module__
+    if module in ("__main__", "__mp_main__", "__stepwell_main__"):
+        main = sys.modules.get(module)
+        spec, path = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+        module = spec.name if spec is not None else Path(path).stem if path else module
+    return f"{module}.{fn.__qualname__}".replace(".<locals>", "")
+
+
+def checked_text(setting: str, value: Any, longest: int) -> str:
+    """A name as the tables take it: some text, not too long, nothing unprintable."""
+    if not isinstance(value, str) or not value or not value.isprintable():
+        raise InvalidSetting(setting, value, "must be some printable text")
+    if len(value.encode()) > longest:
+        raise InvalidSetting(setting, value, f"must not be longer than {longest} bytes")
+    return value
+
+
+def _positive(setting: str, value: Duration, *, zero: bool) -> timedelta:
+    length = duration(value, setting=setting)
+    if not length and not zero:
+        raise InvalidSetting(setting, value, "must be more than nothing")
+    return length
+
+
+def _packed_tags(tags: Mapping[str, Any]) -> bytes:
+    if not isinstance(tags, Mapping) or not all(isinstance(name, str) for name in tags):
+        raise InvalidSetting("tags", tags, "a mapping of names to JSON values")
+    packed = encode(dict(tags), where="tags")
+    if len(packed) > _LARGEST_TAGS:
+        raise NotEncodable("tags", f"they take {len(packed)} bytes, and {_LARGEST_TAGS} is the limit")
+    return packed
+
+
+def _digest(name: str, input: bytes) -> bytes:
+    """What "the same input" means: the same name and the same JSON, in whatever order its keys came."""
+    canonical = msgspec.json.encode(msgspec.json.decode(input), order="deterministic")
+    return blake2b(name.encode() + b"\0" + canonical, digest_size=16).digest()
+
+
+def _same_function(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
+    """Whether a module was merely imported twice, as `__main__` and under its name."""
+    a, b = inspect.unwrap(one).__code__, inspect.unwrap(other).__code__
+    return (a.co_filename, a.co_firstlineno, a.co_qualname) == (b.co_filename, b.co_firstlineno, b.co_qualname)
+
+
+def _place(fn: Callable[..., Any]) -> str:
+    code = inspect.unwrap(fn).__code__
+    return f"{code.co_filename}:{code.co_firstlineno}"
+
+
+def checked_executor(fn: Callable[..., Any], executor: str | None) -> ExecutorName:
+    """`async def` runs on the worker's loop, `def` in a thread, and either in a process if asked."""
+    match executor, inspect.iscoroutinefunction(fn):
+        case None | "inline", True:
+            return "inline"
+        case None | "thread", False:
+            return "thread"
+        case "process", _:
+            return "process"
+        case (("inline" | "thread"), _):
+            raise InvalidSetting("executor", executor, "inline is for async def, thread is for def")
+        case _:
+            raise InvalidSetting("executor", executor, "None, 'inline', 'thread' or 'process'")
+
+
+def checked_function(fn: Any) -> None:
+    if not callable(fn) or not hasattr(fn, "__code__"):
+        raise WrongUse(f"@app.task takes a function (async def or def), not {fn!r}")
+    if inspect.isasyncgenfunction(fn) or inspect.isgeneratorfunction(fn):
+        raise WrongUse(f"{fn.__qualname__} is a generator: a task returns its result")

@@ -1,0 +1,41 @@
+"""What a dispatch is. A wake is a hint, never the truth: all of them may be lost, and polling goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
+from typing import Protocol
+
+from stepwell.model.ids import ClaimId, WorkerId
+from stepwell.model.run import Claim
+
+Hear = Callable[[Sequence[str] | None], None]
+"""Called with what was announced; with None when announcements may have been missed."""
+
+
+class Channel(StrEnum):
+    PENDING = "pending"
+    """Queues that have work."""
+    FINISHED = "finished"
+    """Runs that have finished, by id."""
+    CANCELLED = "cancelled"
+    """Running runs that were cancelled, by id."""
+
+
+class Dispatch(Protocol):
+    @property
+    def hears(self) -> bool:
+        """Whether announcements arrive at the moment; if not, who waits polls more often."""
+        ...
+
+    async def claim(
+        self, *, worker: WorkerId, claim_id: ClaimId, queues: Sequence[str] | None, names: Sequence[str], limit: int
+    ) -> list[Claim]: ...
+
+    def announce(self, channel: Channel, what: Iterable[str]) -> None:
+        """Tell everyone, soon, together with what else there is to tell. Never waits and never fails."""
+        ...
+
+    def subscribe(self, channel: Channel, hear: Hear) -> Callable[[], None]:
+        """Hear what is announced; the answer is a function that ends it."""
+        ...

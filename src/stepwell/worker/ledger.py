@@ -1,0 +1,91 @@
+"""Outcomes on their way to the tables: a group commit.
+
+What is ready together commits together. The next group leaves as soon as the last one has returned, so an
+idle worker adds no wait and a busy one fills its groups by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from stepwell.model.errors import Unavailable
+from stepwell.model.ids import RunId
+from stepwell.model.outcome import Failed, Outcome
+from stepwell.model.run import Claim, Error, Reason
+from stepwell.telemetry import Telemetry, log
+from stepwell.worker.link import Link, Settlement
+
+GROUP = 500
+
+
+class Ledger:
+    def __init__(self, link: Link, telemetry: Telemetry, *, settled: Callable[[Claim], None]) -> None:
+        """`settled` is called for each claim once the tables have its outcome, or have refused it."""
+        self._link = link
+        self._telemetry = telemetry
+        self._settled = settled
+        self._waiting: deque[Settlement] = deque()
+        self._stirred = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, claim: Claim, outcome: Outcome) -> None:
+        self._waiting.append((claim, outcome))
+        self._empty.clear()
+        self._stirred.set()
+
+    async def drained(self) -> None:
+        """Wait until the tables have everything that was added."""
+        await self._empty.wait()
+
+    async def run(self) -> None:
+        while True:
+            await self._stirred.wait()
+            self._stirred.clear()
+            while self._waiting:
+                group = [self._waiting.popleft() for _ in range(min(GROUP, len(self._waiting)))]
+                await self._settle(group)
+            self._empty.set()
+
+    async def _settle(self, group: Sequence[Settlement]) -> None:
+        """Settle a group, for as long as it takes. If it is refused as a whole, one by one."""
+        try:
+            lost = await self._insist(group)
+        except Exception as error:
+            if len(group) > 1:
+                log.warning("settling %d outcomes together failed, going one by one: %s", len(group), error)
+                for each in group:
+                    await self._settle([each])
+                return
+            lost = await self._give_up(group[0], error)
+        for claim, _ in group:
+            self._settled(claim)
+        self._telemetry.tell("worker.settled", settlements=group, lost=lost)
+        if lost:
+            log.warning("%d outcomes were refused: their claims are lost", len(lost))
+
+    async def _insist(self, group: Sequence[Settlement]) -> set[RunId]:
+        pause, repeated = 0.05, False
+        while True:
+            try:
+                return await self._link.settle(group, repeated=repeated)
+            except Unavailable as error:
+                log.warning("%d outcomes wait for the database: %s", len(group), error)
+                # It may have committed before the answer was lost.
+                repeated = True
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, 1.0)
+
+    async def _give_up(self, settlement: Settlement, cause: Exception) -> set[RunId]:
+        """An outcome the database will not take, for a reason that will not pass, fails its attempt."""
+        claim, outcome = settlement
+        log.error("the outcome of %s %s cannot be stored: %s", claim.name, claim.id, cause)
+        if isinstance(outcome, Failed):
+            raise cause
+        error = Error(type(cause).__name__, f"the outcome cannot be stored: {cause}", Reason.GAVE_UP)
+        return await self._insist([(claim, Failed(error))])

@@ -1,0 +1,49 @@
+"""What a worker asks of the system: six verbs. How they travel is the link's business."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from stepwell.model.ids import ClaimId, RunId
+from stepwell.model.outcome import Outcome
+from stepwell.model.run import Claim
+
+Settlement = tuple[Claim, Outcome]
+Renew = Callable[[], Awaitable[None]]
+
+
+class Link(Protocol):
+    """Every verb raises Unavailable while the system cannot be reached. It may then have happened."""
+
+    async def claim(self, claim_id: ClaimId, limit: int) -> list[Claim]:
+        """Up to `limit` runs that this worker can run, now its own."""
+        ...
+
+    async def settle(self, settlements: Sequence[Settlement], *, repeated: bool) -> set[RunId]:
+        """Record how attempts ended, all of them in one transaction; those whose claim was lost.
+
+        `repeated` says that an earlier try lost its answer: a lost claim is then looked up before it is
+        believed, since that try may have settled it.
+        """
+        ...
+
+    async def held(self) -> list[Claim]:
+        """What the system says this worker holds: bare claims."""
+        ...
+
+    def lease(self) -> AbstractAsyncContextManager[Renew]:
+        """For the lease's own thread and loop: a way to renew that shares nothing with the other verbs."""
+        ...
+
+    async def leave(self) -> None:
+        """Give up the lease: this worker is gone."""
+        ...
+
+    def hear(self, *, work: Callable[[], None], cancelled: Callable[[], None]) -> Callable[[], None]:
+        """Be told that there may be work, or that a claim may be lost; the answer ends it."""
+        ...
+
+    @property
+    def hears(self) -> bool: ...

@@ -1,0 +1,54 @@
+"""One attempt of a task: from its claim to its outcome. Whatever the body does ends as a value here."""
+
+from __future__ import annotations
+
+import asyncio
+
+from stepwell.context import Running, running
+from stepwell.executors.base import Body, Executor, ProcessDied, message_text, traceback_text, type_names
+from stepwell.model.errors import NotDecodable, NotEncodable
+from stepwell.model.outcome import Completed, Failed, Outcome, Snoozed
+from stepwell.model.raised import Fatal, Snooze
+from stepwell.model.run import Error, Reason
+
+
+async def run_task(attempt: Running, body: Body, executor: Executor) -> Outcome:
+    """How the attempt ended. Raises only CancelledError, when the worker itself ends it."""
+    running.set(attempt)
+    try:
+        return Completed(await executor.run(body, attempt.claim.input))
+    except asyncio.CancelledError:
+        raise
+    except Snooze as snooze:
+        return Snoozed(snooze.delay)
+    except BaseException as error:  # user code: whatever it raises is its outcome
+        return Failed(describe(error))
+
+
+def describe(error: BaseException) -> Error:
+    names = type_names(error)
+    code = getattr(error, "code", None)
+    return Error(
+        type=names[0],
+        message=message_text(error),
+        reason=_reason(error),
+        code=code if isinstance(code, str) else None,
+        traceback=traceback_text(error),
+        types=names,
+    )
+
+
+def _reason(error: BaseException) -> Reason:
+    match error:
+        case Fatal() | NotDecodable() | NotEncodable():
+            # Another attempt would read the same input and give the same result.
+            return Reason.GAVE_UP
+        case ProcessDied():
+            return Reason.WORKER_LOST
+        case _:
+            return Reason.RAISED
+
+
+def timed_out(seconds: float) -> Failed:
+    message = f"the attempt took longer than its timeout of {seconds:g} s"
+    return Failed(Error("TimeoutError", message, Reason.TIMED_OUT, types=("TimeoutError", "OSError", "Exception")))

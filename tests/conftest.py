@@ -1,0 +1,116 @@
+"""Fixtures: one embedded server for the whole session, shared by all its processes; and on it
+
+tx        a real transaction, rolled back: most tests
+dsn       a database of the test's own, copied from a migrated template: for LISTEN, or two connections
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+import pytest
+
+from stepwell import App
+from stepwell.store import embedded, migrate
+from stepwell.store.pool import Database, Transaction
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--soak", action="store_true", help="also run the tests that take minutes")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--soak"):
+        kept = [item for item in items if "soak" not in item.keywords]
+        config.hook.pytest_deselected(items=[item for item in items if "soak" in item.keywords])
+        items[:] = kept
+
+
+def sibling(dsn: str, name: str) -> str:
+    """The DSN of another database on the same server."""
+    return urlunsplit(urlsplit(dsn)._replace(path=f"/{name}"))
+
+
+async def on_server(dsn: str, *statements: str) -> None:
+    connection = await asyncpg.connect(dsn)
+    try:
+        for statement in statements:
+            await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The DSN of a running server: TEST_DATABASE_URL if it is set, else the embedded one."""
+    if given := os.environ.get("TEST_DATABASE_URL"):
+        yield given
+        return
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    os.environ.setdefault("STEPWELL_STATE", str(shared_state(shared)))
+    hold = embedded.ensure(shared / "server", linger=1.0)
+    yield hold.dsn
+    hold.release()
+
+
+def shared_state(shared: Path) -> Path:
+    """Where root's embedded server keeps its cluster: away from the machine's own state."""
+    return Path("/tmp") / f"stepwell-tests-{uuid.uuid5(uuid.NAMESPACE_URL, str(shared)).hex[:12]}"
+
+
+@pytest.fixture(scope="session")
+def template(server: str) -> Iterator[str]:
+    """The name of a migrated database to copy from, made once in each test process."""
+    name = f"template_{uuid.uuid4().hex[:12]}"
+
+    async def make() -> None:
+        await on_server(server, f"create database {name}")
+        database = Database(sibling(server, name), "stepwell")
+        await migrate.migrate(database)
+
+    asyncio.run(make())
+    yield name
+    asyncio.run(on_server(server, f"drop database if exists {name} with (force)"))
+
+
+@pytest.fixture
+async def dsn(server: str, template: str) -> AsyncIterator[str]:
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    await on_server(server, f"create database {name} template {template}")
+    yield sibling(server, name)
+    await on_server(server, f"drop database {name} with (force)")
+
+
+@pytest.fixture
+async def database(dsn: str) -> AsyncIterator[Database]:
+    database = Database(dsn, "stepwell")
+    await database.open()
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+async def tx(server: str, template: str) -> AsyncIterator[Transaction]:
+    database = Database(sibling(server, template), "stepwell")
+    connection = await database.connect()
+    transaction = connection.transaction()
+    await transaction.start()
+    yield Transaction(connection, database.statements)
+    await transaction.rollback()
+    await connection.close()
+
+
+@pytest.fixture
+async def app(dsn: str) -> AsyncIterator[App]:
+    """An open app on a database of its own."""
+    app = App(dsn, lease=5)
+    async with app:
+        yield app

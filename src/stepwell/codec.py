@@ -10,8 +10,7 @@ import collections.abc
 import inspect
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 import msgspec
@@ -62,11 +61,10 @@ def _refuse_call(args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception
 class Value:
     """One value of one annotation."""
 
-    def __init__(self, annotation: Any) -> None:
-        self._storage = storage_of(annotation)
-        form = self._storage.form
-        self._read = msgspec.json.Decoder(form.wire, dec_hook=read_unknown).decode
-        self._form = None if self._storage.native else form
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._read = msgspec.json.Decoder(storage.form.wire, dec_hook=read_unknown).decode
+        self._form = None if storage.native else storage.form
 
     def encode(self, value: Any, where: str) -> bytes:
         try:
@@ -95,7 +93,7 @@ class Value:
         return read if self._form is None else self._form.lift(read)
 
 
-_PLAIN = Value(Any)
+_PLAIN = Value(storage_of(Any))
 
 
 class Signature:
@@ -253,7 +251,10 @@ class Signature:
         if given:
             if self._var_keyword is None:
                 raise NotDecodable(self._where_input, f"it has no parameter {', '.join(map(repr, given))}")
-            values[self._var_keyword] = {**values.get(self._var_keyword, {}), **given}
+            more = values.get(self._var_keyword, {})
+            if not isinstance(more, dict):
+                raise NotDecodable(self._where(self._var_keyword), "it is not an object")
+            values[self._var_keyword] = {**more, **given}
         return values
 
     def _extend(self, args: list[Any], rest: tuple[Any, ...]) -> None:
@@ -290,8 +291,7 @@ def _storages(fn: Callable[..., Any], name: str) -> dict[str, Storage]:
             unpacked = typing.get_origin(annotation) is typing.Unpack
             inner = typing.get_args(annotation)[0] if unpacked else None
             annotation = inner or types.GenericAlias(dict, (str, annotation))
-        with _refusing(f"parameter {parameter.name!r} of {name}", annotation):
-            storages[parameter.name] = storage_of(annotation)
+        storages[parameter.name] = _stored(annotation, f"parameter {parameter.name!r} of {name}")
     return storages
 
 
@@ -301,14 +301,12 @@ def _result_of(fn: Callable[..., Any], name: str) -> Value:
         annotation = typing.get_args(annotation)[-1]
     if annotation in (typing.NoReturn, typing.Never):
         annotation = Any
-    with _refusing(f"the result of {name}", annotation):
-        return Value(annotation)
+    return Value(_stored(annotation, f"the result of {name}"))
 
 
-@contextmanager
-def _refusing(where: str, annotation: Any) -> Iterator[None]:
+def _stored(annotation: Any, where: str) -> Storage:
     try:
-        yield
+        return storage_of(annotation)
     except Unstorable as error:
         raise InvalidSetting(where, annotation, str(error)) from None
 

@@ -31,7 +31,7 @@ class Binaries:
     major: int
 
 
-def choose(majors: set[int], account: Account | None, copies: Path) -> Binaries:
+def choose(majors: set[int]) -> Binaries:
     """The first binaries that can serve a cluster of one of these majors; of any, where there is none yet."""
     unfit: list[str] = []
     for directory in candidates():
@@ -41,7 +41,7 @@ def choose(majors: set[int], account: Account | None, copies: Path) -> Binaries:
         elif majors and major not in majors:
             unfit.append(f"{directory} is Postgres {major}")
         else:
-            return Binaries(_within_reach(directory, account, copies), major)
+            return Binaries(directory, major)
     raise Unavailable(_advice(majors, unfit))
 
 
@@ -69,21 +69,20 @@ def _major(directory: Path, account: Account | None = None) -> int | None:
     return int(version[1]) if version else None
 
 
-def _within_reach(directory: Path, account: Account | None, copies: Path) -> Path:
-    """The binaries where `account` can run them: a copy, where a directory above them is private."""
-    if account is None or _major(directory, account) is not None:
-        return directory
-    prefix = directory.parent
-    mark = f"{prefix}:{directory.stat().st_mtime_ns}"
+def runs_as(account: Account, found: Binaries) -> bool:
+    return _major(found.directory, account) == found.major
+
+
+def copied_to(copies: Path, found: Binaries) -> Binaries:
+    """The same binaries outside of the private directory that they are in; copied once."""
+    prefix = found.directory.parent
+    mark = f"{prefix}:{found.directory.stat().st_mtime_ns}"
     copy = copies / f"postgres-{hashlib.sha256(mark.encode()).hexdigest()[:12]}"
     with open(copies / "copy.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not copy.exists():
             _copy(prefix, copy)
-    there = copy / prefix.parent.name / prefix.name / directory.name
-    if _major(there, account) is None:
-        raise Unavailable(f"the account with uid {account.uid} cannot run {there}/postgres")
-    return there
+    return Binaries(copy / prefix.parent.name / prefix.name / found.directory.name, found.major)
 
 
 def _copy(prefix: Path, copy: Path) -> None:

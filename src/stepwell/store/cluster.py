@@ -31,13 +31,22 @@ def prepare(home: Path, lock: int) -> Server:
     """Find or make the cluster of this home. The caller holds the keeper's lock, open as `lock`."""
     root, account = _locate(home)
     majors = {int(data.name.removeprefix("data-")) for data in _clusters(root)}
-    chosen = binaries.choose(majors, account, root if account is None else _state(account))
+    chosen = _reachable(binaries.choose(majors), account)
     data = root / f"data-{chosen.major}"
     if not data.exists():
         _initialise(data, chosen, account, lock)
     server = Server(home, chosen.directory, data, _sockets(root, account), account)
     server.write()
     return server
+
+
+def _reachable(chosen: Binaries, account: Account | None) -> Binaries:
+    if account is None or binaries.runs_as(account, chosen):
+        return chosen
+    copied = binaries.copied_to(_state(account), chosen)
+    if not binaries.runs_as(account, copied):
+        raise Unavailable(f"the server's account (uid {account.uid}) cannot run {copied.directory}/postgres")
+    return copied
 
 
 def _clusters(root: Path) -> list[Path]:
@@ -201,9 +210,7 @@ def _locales(major: int) -> tuple[list[str], ...]:
     return (["--locale=C.UTF-8"], ["--locale=C"])
 
 
-def _run(
-    command: list[str], account: Account | None, lock: int, text: str = ""
-) -> subprocess.CompletedProcess[str]:
+def _run(command: list[str], account: Account | None, lock: int, text: str = "") -> subprocess.CompletedProcess[str]:
     """The child shares the keeper's lock: if we are killed, nobody begins anew while it still writes."""
     return subprocess.run(
         command,

@@ -95,9 +95,7 @@ def _try_lock(path: Path, kind: int) -> int | None:
     try:
         file = os.open(path, os.O_RDONLY)
     except OSError as error:
-        raise Unavailable(
-            f"{path}: {error.strerror}; the embedded database belongs to another user"
-        ) from error
+        raise Unavailable(f"{path}: {error.strerror}; the embedded database belongs to another user") from error
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -105,9 +103,7 @@ def _try_lock(path: Path, kind: int) -> int | None:
         return None
     except OSError as error:
         os.close(file)
-        raise Unavailable(
-            f"{path} cannot be locked ({error.strerror}): put the directory on a local disk"
-        ) from error
+        raise Unavailable(f"{path} cannot be locked ({error.strerror}): put the directory on a local disk") from error
     return file
 
 

@@ -64,9 +64,7 @@ class Server:
         return cls(**paths, account=account)
 
     def write(self) -> None:
-        facts: dict[str, Any] = {
-            name: str(getattr(self, name)) for name in ("home", "binaries", "data", "sockets")
-        }
+        facts: dict[str, Any] = {name: str(getattr(self, name)) for name in ("home", "binaries", "data", "sockets")}
         facts["account"] = [self.account.uid, self.account.gid] if self.account else None
         draft = self.home / "server.json.new"
         draft.write_text(json.dumps(facts, indent=2) + "\n")
@@ -131,9 +129,7 @@ def _process(pid: int) -> tuple[str, bytes]:
     if Path("/proc/self").exists():
         state = (proc / "stat").read_text().rpartition(")")[2].split()[0]
         return state, (proc / "cmdline").read_bytes().replace(b"\0", b" ")
-    shown = subprocess.run(
-        ["ps", "-ww", "-o", "stat=,command=", "-p", str(pid)], capture_output=True, check=True
-    )
+    shown = subprocess.run(["ps", "-ww", "-o", "stat=,command=", "-p", str(pid)], capture_output=True, check=True)
     letters, _, command = shown.stdout.strip().partition(b" ")
     return letters[:1].decode(), command + b" "
 

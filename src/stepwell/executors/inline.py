@@ -1,0 +1,38 @@
+"""Runs `async def` bodies on the caller's own event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+
+from stepwell.executors.base import Body, contained
+
+
+class InlineExecutor:
+    async def run(self, body: Body, input: bytes, context: contextvars.Context | None = None) -> bytes:
+        if context is None:
+            return await _call(body, input)
+        return await asyncio.get_running_loop().create_task(_call(body, input), context=context)
+
+    @property
+    def stuck(self) -> int:
+        return 0
+
+    async def close(self, grace: float = 0.0) -> None:
+        """Nothing to close: calls belong to the tasks that await them."""
+
+
+async def _call(body: Body, input: bytes) -> bytes:
+    signature = body.signature
+    try:
+        args, kwargs = signature.decode_input(input)
+        return signature.encode_result(await body.fn(*args, **kwargs))
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise contained(error) from error
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        # Nobody cancelled this task: the body awaited something cancelled. The worker would take it for
+        # a cancellation of its own.
+        raise contained(error) from error

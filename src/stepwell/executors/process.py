@@ -1,0 +1,250 @@
+"""Runs bodies in child processes: for work that needs its own core, and for limits that can be enforced.
+
+A child runs one call at a time. When its call is cancelled it is killed, with everything it started; when it
+dies, only its own call notices. Input, result and errors cross as plain data.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import functools
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any, Self
+
+import msgspec
+
+from stepwell.executors.base import Body, BodyExited, ProcessDied, RemoteError, type_name
+from stepwell.executors.frames import LENGTHS, Failure, Start, Target, pack
+from stepwell.model.errors import InvalidSetting, NotDecodable, NotEncodable
+from stepwell.model.raised import Fatal, Snooze
+
+MAIN = "__stepwell_main__"
+"""The name under which a child loads the main script, so that `if __name__ == "__main__"` does not fire."""
+
+_READ_AHEAD = 1 << 20
+_LINGER = 1.0
+_REAP_TIMEOUT = 5.0
+
+Answer = tuple[Failure | None, bytes]
+
+
+class ProcessExecutor:
+    def __init__(self, processes: int) -> None:
+        if processes < 1:
+            raise InvalidSetting("processes", processes, "at least one is needed")
+        self._slots = asyncio.Semaphore(processes)
+        self._children: set[_Child] = set()
+        self._idle: list[_Child] = []
+        self._open = 0
+        self._quiet = asyncio.Event()
+        self._closed = False
+
+    async def run(self, body: Body, input: bytes, context: contextvars.Context | None = None) -> bytes:
+        """`context` stays here: context variables do not cross to another process."""
+        head = _head(body.fn, body.name)
+        self._open += 1
+        try:
+            async with self._slots:
+                failure, result = await self._call(head, input)
+        finally:
+            self._open -= 1
+            if not self._open:
+                self._quiet.set()
+        if failure is not None:
+            raise _revived(failure, in_main=body.fn.__module__ == "__main__")
+        return result
+
+    @property
+    def stuck(self) -> int:
+        return 0
+
+    async def close(self, grace: float = 0.0) -> None:
+        self._closed = True
+        if self._open:
+            self._quiet.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._quiet.wait(), grace)
+        children = list(self._children)
+        for child in children:
+            child.kill()
+        if children:
+            await asyncio.wait([child.exited for child in children], timeout=_REAP_TIMEOUT)
+
+    async def _call(self, head: bytes, input: bytes) -> Answer:
+        self._refuse_if_closed()
+        child = self._idle.pop() if self._idle else await self._start()
+        try:
+            self._refuse_if_closed()
+            answer = await child.call(head, input)
+        except BaseException:
+            child.kill()
+            raise
+        # It may have died right after its answer.
+        if child in self._children:
+            self._idle.append(child)
+        return answer
+
+    async def _start(self) -> _Child:
+        child = await _Child.start()
+        self._children.add(child)
+        child.exited.add_done_callback(lambda _: self._forget(child))
+        return child
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise RuntimeError("the process executor is closed")
+
+    def _forget(self, child: _Child) -> None:
+        self._children.discard(child)
+        if child in self._idle:
+            self._idle.remove(child)
+            child.kill()
+
+
+class _Child:
+    def __init__(
+        self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._process = process
+        self._reader = reader
+        self._writer = writer
+        self.exited = asyncio.create_task(self._exit())
+
+    @classmethod
+    async def start(cls) -> Self:
+        ours, theirs = socket.socketpair()
+        with contextlib.ExitStack() as undo:
+            undo.callback(ours.close)
+            with theirs:
+                process = await _spawn(theirs.fileno())
+            undo.callback(_kill_group, process.pid)
+            reader, writer = await asyncio.open_unix_connection(sock=ours, limit=_READ_AHEAD)
+            undo.pop_all()
+        start = Start(path=[entry for entry in sys.path if isinstance(entry, str)])
+        writer.writelines(pack(msgspec.json.encode(start)))
+        return cls(process, reader, writer)
+
+    async def call(self, head: bytes, input: bytes) -> Answer:
+        try:
+            self._writer.writelines(pack(head, input))
+            await self._writer.drain()
+            return await self._answer()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            self.kill()
+            code = await asyncio.shield(self.exited)
+            raise _died(code) from None
+
+    def kill(self) -> None:
+        if self._process.returncode is None:
+            _kill_group(self._process.pid)
+        self._writer.transport.abort()
+
+    async def _answer(self) -> Answer:
+        lengths = await self._reader.readexactly(LENGTHS.size)
+        head_length, body_length = LENGTHS.unpack(lengths)
+        head = await self._reader.readexactly(head_length)
+        body = await self._reader.readexactly(body_length)
+        return (msgspec.json.decode(head, type=Failure) if head else None), body
+
+    async def _exit(self) -> int:
+        try:
+            return await self._process.wait()
+        finally:
+            # Also when the loop ends around us: nobody would be left to hear the child.
+            _kill_group(self._process.pid)
+            # Not at once: an answer given just before the end may still be in the socket. Not never: a
+            # process that left the group may hold the other end, and the call would wait for it.
+            asyncio.get_running_loop().call_later(_LINGER, self._writer.transport.abort)
+
+
+async def _spawn(fd: int) -> asyncio.subprocess.Process:
+    # Its own session: Ctrl-C on the terminal is for the worker to judge, and a kill reaches grandchildren.
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-P", "-m", "stepwell.executors.child", str(fd)),
+        stdin=asyncio.subprocess.DEVNULL,
+        pass_fds=(fd,),
+        start_new_session=True,
+    )
+
+
+def _kill_group(pid: int) -> None:
+    # macOS says PermissionError where only zombies are left.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _died(code: int) -> ProcessDied:
+    if code >= 0:
+        return ProcessDied(exit_code=code, signal=None)
+    try:
+        return ProcessDied(exit_code=None, signal=signal.Signals(-code).name)
+    except ValueError:
+        return ProcessDied(exit_code=None, signal=f"signal {-code}")
+
+
+def importable(fn: Callable[..., Any]) -> str | None:
+    """Why a child process cannot find this function, or None when it can."""
+    qualname = getattr(fn, "__qualname__", None)
+    module = getattr(fn, "__module__", None)
+    if qualname is None or module is None:
+        return "it is not a function, and has no name to import it by"
+    if "<lambda>" in qualname:
+        return "it is a lambda, and has no name to import it by"
+    if "<locals>" in qualname:
+        return "it is defined inside another function: move it to the top level of its module"
+    if "." in qualname:
+        return "it is defined inside a class: move it to the top level of its module"
+    if module == "__main__" and getattr(sys.modules["__main__"], "__file__", None) is None:
+        return "it is defined in an interactive session: move it to a file"
+    return None
+
+
+@functools.lru_cache(maxsize=4096)
+def _head(fn: Callable[..., Any], name: str) -> bytes:
+    reason = importable(fn)
+    if reason is not None:
+        raise InvalidSetting("executor", "process", f"{name} cannot run in another process, because {reason}")
+    module, path = _main_module() if fn.__module__ == "__main__" else (fn.__module__, None)
+    return msgspec.json.encode(Target(name=name, module=module, path=path, qualname=fn.__qualname__))
+
+
+def _main_module() -> tuple[str, str | None]:
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    if spec is not None and spec.name != "__main__":
+        return spec.name, None
+    return MAIN, os.path.abspath(str(main.__file__))
+
+
+_REVIVED: dict[str, Callable[[Failure], Exception]] = {
+    type_name(Snooze): lambda failure: Snooze(failure.facts["delay"]),
+    type_name(Fatal): lambda failure: Fatal(failure.message),
+    type_name(BodyExited): lambda failure: BodyExited(**failure.facts),
+    type_name(NotEncodable): lambda failure: NotEncodable(**failure.facts),
+    type_name(NotDecodable): lambda failure: NotDecodable(**failure.facts),
+}
+
+
+def _revived(failure: Failure, *, in_main: bool) -> Exception:
+    """The error to raise here: one of ours as itself, one of the user's as RemoteError."""
+    types = tuple(map(_as_in_main, failure.types)) if in_main else failure.types
+    remote = RemoteError(types[0], types, failure.message, failure.traceback, failure.code)
+    for name in types:
+        if name in _REVIVED:
+            error = _REVIVED[name](failure)
+            error.__cause__ = remote
+            return error
+    return remote
+
+
+def _as_in_main(name: str) -> str:
+    """The name by which this process knows a type of its main module."""
+    module, _ = _main_module()
+    return "__main__" + name.removeprefix(module) if name.startswith(f"{module}.") else name

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+
+from stepwell.engine import runs
+from stepwell.model.ids import WorkerId, new_claim_id, new_worker_id
+from stepwell.model.run import Claim
+from stepwell.model.states import State
+from stepwell.store.pool import Database, Tx
+from stepwell.store.pool import Transaction
+from tests.factory import a_start, a_worker, execute, state_of
+
+
+async def take(
+    tx: Tx,
+    worker: WorkerId,
+    queues: Sequence[str] | None = None,
+    names: Sequence[str] = ("tests.task",),
+    limit: int = 10,
+) -> list[Claim]:
+    return await runs.claim(tx, worker=worker, claim_id=new_claim_id(), queues=queues, names=names, limit=limit)
+
+
+async def test_the_most_urgent_goes_first_and_then_the_oldest(tx: Transaction) -> None:
+    starts = [a_start(priority=p) for p in (50, 10, 50, 10, 90)]
+    await runs.start(tx, starts)
+    claims = await take(tx, await a_worker(tx), limit=3)
+    assert {claim.id for claim in claims} == {starts[1].id, starts[3].id, starts[0].id}
+
+
+async def test_a_worker_claims_only_from_its_queues_and_only_names_it_knows(tx: Transaction) -> None:
+    mine = a_start(queue="mine")
+    await runs.start(tx, [mine, a_start(queue="theirs"), a_start("unknown.name", queue="mine")])
+    worker = await a_worker(tx)
+    assert [claim.id for claim in await take(tx, worker, ["mine"])] == [mine.id]
+    assert await take(tx, worker, ["mine"]) == []
+
+
+async def test_a_worker_of_all_queues_claims_from_every_one(tx: Transaction) -> None:
+    starts = [a_start(queue=queue) for queue in ("a", "b", "b", "zz", "Ü")]
+    await runs.start(tx, starts)
+    claims = await take(tx, await a_worker(tx))
+    assert {claim.id for claim in claims} == {start.id for start in starts}
+
+
+async def test_a_claim_never_takes_more_than_its_limit_over_many_queues(tx: Transaction) -> None:
+    await runs.start(tx, [a_start(queue=f"q{n % 5}") for n in range(50)])
+    assert len(await take(tx, await a_worker(tx), limit=7)) == 7
+
+
+async def test_a_paused_queue_is_not_claimed_from(tx: Transaction) -> None:
+    await runs.start(tx, [a_start(queue="held")])
+    await execute(tx, "insert into stepwell.queues (name, paused_at) values ('held', stepwell.now())")
+    worker = await a_worker(tx)
+    assert await take(tx, worker, ["held"]) == []
+    assert await take(tx, worker) == []
+
+
+async def test_a_worker_without_a_lease_claims_nothing(tx: Transaction) -> None:
+    start = a_start()
+    await runs.start(tx, [start])
+    assert await take(tx, new_worker_id()) == []
+    assert await take(tx, await a_worker(tx, lease=0)) == []
+    assert await state_of(tx, start.id) is State.PENDING
+
+
+async def test_what_has_expired_is_not_claimed(tx: Transaction) -> None:
+    start = a_start(expires=timedelta(0))
+    await runs.start(tx, [start])
+    assert await take(tx, await a_worker(tx)) == []
+    assert await runs.expire(tx, limit=10) == [start.id]
+
+
+async def test_each_claim_counts_an_attempt_and_has_an_id_of_its_own(tx: Transaction) -> None:
+    await runs.start(tx, [a_start()])
+    worker = await a_worker(tx)
+    (first,) = await take(tx, worker)
+    await tx.rows("release_runs", ids=[first.id], claim_ids=[first.claim_id])
+    (second,) = await take(tx, worker)
+    assert (first.attempt, second.attempt) == (1, 2)
+    assert first.claim_id != second.claim_id
+
+
+async def test_claimers_at_once_never_take_the_same_run(database: Database) -> None:
+    starts = [a_start() for _ in range(300)]
+    await runs.start(database, starts)
+    workers = [await a_worker(database) for _ in range(10)]  # type: ignore[arg-type]
+    taken = await asyncio.gather(*(take(database, worker, limit=40) for worker in workers))
+    ids = [claim.id for claims in taken for claim in claims]
+    assert len(ids) == len(set(ids)) == 300
+
+
+async def test_a_locked_run_is_skipped_not_waited_for(database: Database) -> None:
+    locked, free = a_start(priority=1), a_start()
+    await runs.start(database, [locked, free])
+    worker = await a_worker(database)  # type: ignore[arg-type]
+    async with database.transaction() as tx:
+        await execute(tx, "select from stepwell.runs where id = $1 for update", locked.id)
+        assert [claim.id for claim in await take(database, worker)] == [free.id]

@@ -1,0 +1,123 @@
+"""The matrix: every move against every state. A move goes where the table says, or nothing happens."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from stepwell.engine import runs
+from stepwell.model.ids import new_claim_id
+from stepwell.model.run import Claim
+from stepwell.model.states import FINISHED, LIVE, MOVES, STARTS, State
+from stepwell.store.pool import Transaction
+from stepwell.store.rows import stored_error
+from stepwell.store.statements import load
+from tests.factory import BOOM, Made, a_run, a_worker, another_claim, attempts_of, execute, row_of, state_of
+
+Speak = Callable[[Transaction, Claim], Awaitable[Any]]
+FENCED = ("complete_runs", "fail_runs", "retry_runs", "repeat_runs", "snooze_runs", "release_runs")
+
+
+def settling(statement: str, **columns: Any) -> Speak:
+    async def speak(tx: Transaction, claim: Claim) -> Any:
+        return await tx.rows(statement, ids=[claim.id], claim_ids=[claim.claim_id], **columns)
+
+    return speak
+
+
+async def claim_it(tx: Transaction, claim: Claim) -> Any:
+    return await runs.claim(
+        tx, worker=await a_worker(tx), claim_id=new_claim_id(), queues=[claim.queue], names=["tests.task"], limit=9
+    )
+
+
+async def expire_it(tx: Transaction, claim: Claim) -> Any:
+    await execute(tx, "update stepwell.runs set expires_at = stepwell.now() - interval '1s' where id = $1", claim.id)
+    return await tx.rows("expire_runs", limit=1000)
+
+
+SPEAK: dict[str, Speak] = {
+    "claim_runs": claim_it,
+    "complete_runs": settling("complete_runs", results=[b"1"]),
+    "fail_runs": settling("fail_runs", errors=[stored_error(BOOM)]),
+    "retry_runs": settling("retry_runs", errors=[stored_error(BOOM)], delays=[timedelta(seconds=5)]),
+    "repeat_runs": settling("repeat_runs", errors=[stored_error(BOOM)]),
+    "snooze_runs": settling("snooze_runs", delays=[timedelta(seconds=5)]),
+    "release_runs": settling("release_runs"),
+    "due_runs": lambda tx, _claim: tx.rows("due_runs", limit=1000),
+    "expire_runs": expire_it,
+    "cancel_runs": lambda tx, claim: tx.rows("cancel_runs", ids=[claim.id]),
+}
+
+
+def test_every_move_of_the_table_is_in_the_matrix() -> None:
+    assert SPEAK.keys() == MOVES.keys()
+
+
+def test_the_sql_declares_the_moves_of_the_table() -> None:
+    declared = {statement.name: statement.moves for statement in load("stepwell").values() if statement.moves}
+    assert declared.keys() == MOVES.keys() | STARTS.keys()
+    for name, text in declared.items():
+        sources, targets = (
+            [State(word.strip()) for word in side.split(",") if word.strip()] for side in text.split("->")
+        )
+        expected = MOVES.get(name, {})
+        assert set(sources) == set(expected), name
+        assert set(targets) == (STARTS[name] if name in STARTS else set().union(*expected.values())), name
+
+
+def test_no_other_statement_changes_a_state() -> None:
+    for statement in load("stepwell").values():
+        if statement.moves is None:
+            assert "set state" not in statement.sql, statement.name
+            assert "into stepwell.runs" not in statement.sql, statement.name
+            assert "into stepwell.finished_runs" not in statement.sql, statement.name
+
+
+@pytest.mark.parametrize("state", list(State))
+@pytest.mark.parametrize("move", list(MOVES))
+async def test_a_move_goes_where_the_table_says_or_nothing_happens(tx: Transaction, move: str, state: State) -> None:
+    made = await a_run(tx, state)
+    before, history = await row_of(tx, made.id), await attempts_of(tx, made.id)
+    await SPEAK[move](tx, made.claim)
+    allowed = MOVES[move].get(state)
+    if allowed:
+        assert {await state_of(tx, made.id)} == allowed
+    else:
+        after = await row_of(tx, made.id)
+        assert {k: v for k, v in after.items() if k != "expires_at"} == {
+            k: v for k, v in before.items() if k != "expires_at"
+        }
+        assert await attempts_of(tx, made.id) == history
+
+
+@pytest.mark.parametrize("move", FENCED)
+async def test_a_move_by_another_claim_is_refused_in_the_right_state(tx: Transaction, move: str) -> None:
+    made = await a_run(tx, State.RUNNING)
+    before = await row_of(tx, made.id)
+    assert await SPEAK[move](tx, another_claim(made.claim)) == []
+    assert await row_of(tx, made.id) == before
+    assert [each["outcome"] for each in await attempts_of(tx, made.id)] == ["running"]
+
+
+@pytest.mark.parametrize("move", FENCED)
+async def test_a_move_says_which_runs_it_moved(tx: Transaction, move: str) -> None:
+    made = await a_run(tx, State.RUNNING)
+    assert [row["id"] for row in await SPEAK[move](tx, made.claim)] == [made.id]
+
+
+@pytest.mark.parametrize("move", FENCED)
+async def test_a_move_made_twice_moves_once(tx: Transaction, move: str) -> None:
+    made: Made = await a_run(tx, State.RUNNING)
+    await SPEAK[move](tx, made.claim)
+    after = await row_of(tx, made.id)
+    assert await SPEAK[move](tx, made.claim) == []
+    assert await row_of(tx, made.id) == after
+
+
+def test_live_and_finished_states_are_all_states() -> None:
+    assert LIVE | FINISHED == set(State)
+    assert not LIVE & FINISHED

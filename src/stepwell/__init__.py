@@ -30,6 +30,7 @@ from stepwell.model.raised import Fatal, RunError, Snooze
 from stepwell.model.retry import Retry
 from stepwell.model.run import Attempt, Error, Page, Reason, RunInfo
 from stepwell.model.states import State
+from stepwell.sync import InEventLoop
 
 __all__ = [
     "AlreadyFinished",
@@ -40,6 +41,7 @@ __all__ = [
     "DuplicateName",
     "Error",
     "Fatal",
+    "InEventLoop",
     "InvalidSetting",
     "KeyConflict",
     "NotDecodable",

@@ -20,6 +20,7 @@ from stepwell.codec import decode
 from stepwell.config import settings
 from stepwell.definition import (
     Definitions,
+    ExecutorName,
     Named,
     Options,
     Task,
@@ -121,7 +122,7 @@ class App:
         retry: Retry = DEFAULT,
         timeout: Duration | None = None,
         expires: Duration | None = None,
-        executor: str | None = None,
+        executor: ExecutorName | None = None,
         tags: Mapping[str, Any] | None = None,
     ) -> TaskDecorator: ...
     def task(
@@ -134,7 +135,7 @@ class App:
         retry: Retry = DEFAULT,
         timeout: Duration | None = None,
         expires: Duration | None = None,
-        executor: str | None = None,
+        executor: ExecutorName | None = None,
         tags: Mapping[str, Any] | None = None,
     ) -> Any:
         """Register a function as a task. `async def` runs on the worker's loop, `def` in a thread."""

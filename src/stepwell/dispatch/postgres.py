@@ -21,7 +21,7 @@ from stepwell.store.pool import Database, Row, reaching
 from stepwell.telemetry import log
 
 PING = 10.0
-"""Seconds after which a silent connection is asked whether it still hears."""
+"""Seconds between two looks at whether the connection still hears."""
 FAREWELL = 2.0
 _PAYLOAD = 7_000
 """Postgres refuses a payload of 8,000 bytes."""
@@ -53,9 +53,10 @@ class PostgresDispatch:
         return bool(self._listening)
 
     def announce(self, channel: Channel, what: Iterable[str]) -> None:
-        for each in what:
-            self._outbox[channel, each] = None
-        self._stir()
+        told = dict.fromkeys((channel, each) for each in what)
+        if told:
+            self._outbox |= told
+            self._stir()
 
     def subscribe(self, channel: Channel, hear: Hear) -> Callable[[], None]:
         self._hears[channel].append(hear)
@@ -99,6 +100,8 @@ class PostgresDispatch:
 
     async def _serve(self, connection: asyncpg.Connection[Row]) -> None:
         connection.add_termination_listener(lambda _connection: self._stirred.set())
+        now = asyncio.get_running_loop().time
+        next_ping = now() + PING
         while not (self._closing and not self._outbox):
             self._stirred.clear()
             await self._listen(connection)
@@ -106,10 +109,11 @@ class PostgresDispatch:
                 await self._send(connection)
                 continue
             try:
-                async with asyncio.timeout(PING):
+                async with asyncio.timeout_at(next_ping):
                     await self._stirred.wait()
             except TimeoutError:
                 await self._ping(connection)
+                next_ping = now() + PING
             if connection.is_closed():
                 raise Unavailable("the listening connection was lost")
 

@@ -30,8 +30,10 @@ def _seconds(value: object) -> float | None:
     match value:
         case bool():
             return None
-        case int() | float():
-            return float(value)
+        case int():
+            return min(value, _LONGEST.total_seconds() + 1)  # an int may be too large for a float
+        case float():
+            return value
         case timedelta():
             return value.total_seconds()
         case str():

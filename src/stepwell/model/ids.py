@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import NewType
 from uuid import UUID, uuid4
 
@@ -17,6 +17,7 @@ RunId = NewType("RunId", UUID)
 ClaimId = NewType("ClaimId", UUID)
 WorkerId = NewType("WorkerId", UUID)
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _lock = threading.Lock()
 _last_ms = 0
 _counter = 0
@@ -49,8 +50,8 @@ def new_worker_id() -> WorkerId:
 
 
 def first_id_at(moment: datetime) -> UUID:
-    """The smallest UUIDv7 of a moment: the border of a partition."""
-    return UUID(int=(int(moment.timestamp() * 1000) << 80) | (0x7 << 76) | (0b10 << 62))
+    """Not above any id of this moment or later: the border of a partition, as `stepwell.first_id` draws it."""
+    return UUID(int=(moment - _EPOCH) // timedelta(milliseconds=1) << 80)
 
 
 def id_time(run_id: UUID) -> datetime:

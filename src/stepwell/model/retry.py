@@ -3,9 +3,10 @@ worker or the reaper, decides alike and without the task's code."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
+from math import inf
 from typing import Any, Literal, Self
 
 from stepwell.model.duration import Duration, duration
@@ -14,6 +15,8 @@ from stepwell.model.run import Error, Reason
 
 Matcher = type[BaseException] | str
 Backoff = Literal["exponential", "fixed"]
+MOST = 2**31 - 1
+"""Attempts: as many as the table can count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +40,10 @@ class Retry:
     _delays: tuple[float, ...] = field(init=False, repr=False, compare=False, default=())
 
     def __post_init__(self) -> None:
-        _check("Retry(attempts)", self.attempts, isinstance(self.attempts, int) and self.attempts >= 1, "at least 1")
-        _check("Retry(factor)", self.factor, self.factor >= 1, "at least 1")
-        _check("Retry(jitter)", self.jitter, 0 <= self.jitter <= 1, "between 0 and 1")
-        listed = () if isinstance(self.backoff, str) else tuple(self.backoff)
+        _check("Retry(attempts)", self.attempts, _whole(self.attempts) and 1 <= self.attempts <= MOST, f"1 to {MOST}")
+        _check("Retry(factor)", self.factor, _number(self.factor) and self.factor >= 1, "a number, at least 1")
+        _check("Retry(jitter)", self.jitter, _number(self.jitter) and 0 <= self.jitter <= 1, "between 0 and 1")
+        listed = _items(self.backoff) or ()
         if not listed:
             _check("Retry(backoff)", self.backoff, self.backoff in ("exponential", "fixed"),
                    "'exponential', 'fixed' or a list of delays")  # fmt: skip
@@ -81,10 +84,12 @@ class Retry:
         if self._delays:
             return self._delays[min(failures, len(self._delays)) - 1]
         first, cap = float(self.delay), float(self.max_delay)  # type: ignore[arg-type]  # seconds since __post_init__
-        if self.backoff == "fixed":
+        if self.backoff == "fixed" or not first:
             return min(first, cap)
-        # The exponent is bounded so that a patient policy cannot overflow a float.
-        return min(first * self.factor ** min(failures - 1, 1000 if self.factor < 1.5 else 500), cap)
+        try:
+            return min(first * float(self.factor) ** (failures - 1), cap)
+        except OverflowError:  # a patient policy outgrows a float long after it has reached its cap
+            return cap
 
     def packed(self) -> dict[str, Any]:
         """What differs from the default policy: mostly nothing, so that rows stay narrow."""
@@ -102,8 +107,8 @@ def type_name(cls: type) -> str:
 
 
 def _names(setting: str, given: Sequence[Matcher] | Matcher) -> tuple[str, ...]:
-    matchers = [given] if isinstance(given, (str, type)) else list(given)
-    return tuple(_name(setting, matcher) for matcher in matchers)
+    matchers = _items(given)
+    return tuple(_name(setting, matcher) for matcher in ((given,) if matchers is None else matchers))
 
 
 def _name(setting: str, matcher: object) -> str:
@@ -112,6 +117,19 @@ def _name(setting: str, matcher: object) -> str:
     if isinstance(matcher, type) and issubclass(matcher, BaseException):
         return type_name(matcher)
     raise InvalidSetting(setting, matcher, "name exception types or error codes")
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value < inf
+
+
+def _items(value: object) -> tuple[Any, ...] | None:
+    """What a list holds; None for what is no list."""
+    return tuple(value) if isinstance(value, Iterable) and not isinstance(value, (str, type)) else None
 
 
 def _check(setting: str, value: object, good: bool, rule: str) -> None:

@@ -12,6 +12,7 @@ import pwd
 import shutil
 import stat
 import subprocess
+import tempfile
 from pathlib import Path
 
 from stepwell.model.errors import Unavailable
@@ -50,21 +51,23 @@ def _reachable(chosen: Binaries, account: Account | None) -> Binaries:
 
 
 def _clusters(root: Path) -> list[Path]:
-    return sorted(data for data in root.glob("data-*") if data.suffix == "")
+    return sorted(data for data in root.glob("data-*") if data.name.removeprefix("data-").isdigit())
 
 
 def _locate(home: Path) -> tuple[Path, Account | None]:
     """The directory for the cluster and the account to run it; where there is a cluster, they are given."""
     if os.geteuid() != 0:
         return home, None
-    for root in (home, _recorded(home), _state_path() / _digest(home)):
+    for root in (home, _recorded(home)):
         if root and (clusters := _clusters(root)):
             owner = clusters[0].stat()
             return root, Account(owner.st_uid, owner.st_gid)
     account = _account(home)
     if _can_enter(home, account):
         return home, account
-    root = directory(_state(account) / _digest(home), 0o711, None)
+    # Not by the home's name alone: who deletes a home, or moves it and begins another, wants an empty one.
+    root = Path(tempfile.mkdtemp(prefix=f"{_digest(home)}-", dir=_state(account)))
+    root.chmod(0o711)
     (root / "home").write_text(str(home))
     return root, account
 

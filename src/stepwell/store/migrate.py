@@ -16,14 +16,15 @@ import asyncpg
 
 from stepwell.model.errors import SchemaError
 from stepwell.store.pool import Database, Row, reaching
-from stepwell.store.statements import in_schema
+from stepwell.store.statements import checked_schema, in_schema
 
 _FILE = re.compile(r"(\d{4})_(\w+)\.sql")
 OLDEST_POSTGRES = 13
 
-_BEGIN = """\
-select pg_advisory_xact_lock(hashtextextended('stepwell.migrate', 0));
-create schema if not exists stepwell;
+_LOCK = "select pg_advisory_xact_lock(hashtextextended('stepwell.migrate', 0));\n"
+# Asked first: `create schema if not exists` wants the right to create one even where it is there.
+_SCHEMA = "do $$ begin if to_regnamespace('{0}') is null then create schema {0}; end if; end $$;\n"
+_TABLE = """\
 create table if not exists stepwell.migrations (
     version    integer primary key,
     name       text not null,
@@ -55,7 +56,7 @@ def latest(schema: str) -> int:
 
 def script(schema: str, *, after: int = 0) -> str:
     """What `migrate` would run, as SQL for psql: for those whose administrator runs it."""
-    parts = ["begin;", in_schema(_BEGIN, schema).rstrip()]
+    parts = ["begin;", _begin(schema).rstrip()]
     for migration in migrations(schema):
         if migration.version > after:
             parts += [f"-- {migration.version:04} {migration.name}", migration.sql.strip(), _record(migration, schema)]
@@ -71,17 +72,14 @@ async def migrate(database: Database) -> list[Migration]:
     try:
         with reaching():
             async with connection.transaction():
-                await connection.execute(in_schema(_BEGIN, schema))
-                current = await _applied(connection, schema)
+                await connection.execute(_begin(schema))
+                current = _known(await _applied(connection, schema), schema)
                 missing = [each for each in migrations(schema) if each.version > current]
                 for migration in missing:
                     await connection.execute(migration.sql)
                     await connection.execute(_record(migration, schema))
     except asyncpg.InsufficientPrivilegeError as error:
-        raise SchemaError(
-            schema,
-            f"this role may not migrate it ({error}). Let an administrator run `stepwell migrate --print | psql`.",
-        ) from error
+        raise _refused(schema, error) from error
     finally:
         await connection.close(timeout=5)
     return missing
@@ -106,15 +104,31 @@ async def version(database: Database) -> int:
                 raise SchemaError(database.schema, f"Postgres {OLDEST_POSTGRES} or newer is needed.")
             exists = await connection.fetchval("select to_regclass($1) is not null", f"{database.schema}.migrations")
             current = await _applied(connection, database.schema) if exists else 0
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise _refused(database.schema, error) from error
     finally:
         await connection.close(timeout=5)
-    if current > latest(database.schema):
+    return _known(current, database.schema)
+
+
+def _known(current: int, schema: str) -> int:
+    if current > latest(schema):
         raise SchemaError(
-            database.schema,
-            f"it is at version {current}, newer than this code, which knows {latest(database.schema)}. "
+            schema,
+            f"it is at version {current}, newer than this code, which knows {latest(schema)}. "
             "Upgrade the stepwell package here.",
         )
     return current
+
+
+def _refused(schema: str, error: Exception) -> SchemaError:
+    return SchemaError(
+        schema, f"this role may not use or migrate it ({error}). Let its owner run `stepwell migrate --print | psql`."
+    )
+
+
+def _begin(schema: str) -> str:
+    return in_schema(_LOCK, schema) + _SCHEMA.format(checked_schema(schema)) + in_schema(_TABLE, schema)
 
 
 async def _applied(connection: asyncpg.Connection[Row], schema: str) -> int:

@@ -20,7 +20,17 @@ _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _MOVES = re.compile(r"^-- moves: (.*)$", re.MULTILINE)
 _TOKEN = re.compile(
     r"(?P<skip>'(?:[^']|'')*'|--[^\n]*|::)"  # text, comments and casts hold no parameters
-    r"|(?<![\w:]):(?P<name>[a-z_]+)"
+    r"|(?<![\w:]):(?P<name>[a-z_][a-z0-9_]*)"
+)
+# Words that Postgres takes for something else when they stand where a schema's name should.
+_RESERVED = frozenset(
+    """all analyse analyze and any array as asc asymmetric authorization binary both case cast check collate collation
+    column concurrently constraint create cross current_catalog current_date current_role current_schema current_time
+    current_timestamp current_user default deferrable desc distinct do else end except false fetch for foreign freeze
+    from full grant group having ilike in information_schema initially inner intersect into is isnull join lateral
+    leading left like limit localtime localtimestamp natural not notnull null offset on only or order outer overlaps
+    placing primary references returning right select session_user similar some symmetric system_user table
+    tablesample then to trailing true union unique user using variadic verbose when where window with""".split()
 )
 
 
@@ -33,9 +43,12 @@ class Statement:
 
     def bind(self, values: dict[str, Any]) -> list[Any]:
         """The values in the statement's order; a missing or surplus one is our own mistake."""
-        if len(values) != len(self.params):
-            raise TypeError(f"{self.name} takes {', '.join(self.params)}; got {', '.join(values)}")
-        return [values[name] for name in self.params]
+        if len(values) == len(self.params):
+            try:
+                return [values[name] for name in self.params]
+            except KeyError:
+                pass
+        raise TypeError(f"{self.name} takes {', '.join(self.params)}; got {', '.join(values)}")
 
 
 Statements = dict[str, Statement]
@@ -67,6 +80,8 @@ def in_schema(text: str, schema: str) -> str:
 def checked_schema(schema: str) -> str:
     if not _SCHEMA.fullmatch(schema):
         raise InvalidSetting("schema", schema, "1 to 40 of a-z, 0-9 and _, not beginning with a digit")
+    if schema in _RESERVED or schema.startswith("pg_"):
+        raise InvalidSetting("schema", schema, "Postgres keeps this name for itself")
     return schema
 
 

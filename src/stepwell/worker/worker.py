@@ -164,10 +164,19 @@ class Worker:
         async with self._claiming:
             claims = await self._link.claim(new_claim_id(), limit)
             for claim in claims:
-                self._begin(claim)
+                # It was on its way when `stop` looked at the attempts, and would be bound by no grace.
+                if self._stopping:
+                    self._give_back(claim)
+                else:
+                    self._begin(claim)
         if claims:
             self._telemetry.tell("worker.claimed", claims=claims)
         return len(claims)
+
+    def _give_back(self, claim: Claim) -> None:
+        """Release a claim without an attempt at it."""
+        self._known.add((claim.id, claim.claim_id))
+        self._ledger.add(claim, Released())
 
     def _free(self) -> int:
         if not self._held or len(self._ledger) > 2 * self._slots + BATCH:
@@ -241,6 +250,7 @@ class Worker:
 
     def _settled(self, claim: Claim) -> None:
         self._known.discard((claim.id, claim.claim_id))
+        self._room.set()  # a full ledger takes no claims either
 
     async def _until_idle(self) -> None:
         if self._attempts:
@@ -278,10 +288,8 @@ class Worker:
             if (attempt.claim.id, attempt.claim.claim_id) not in held:
                 self._end(attempt, None)
         for pair in held.keys() - known:
-            claim = held[pair]
-            log.warning("run %s was claimed without our hearing of it: released", claim.id)
-            self._known.add(pair)
-            self._ledger.add(claim, Released())
+            log.warning("run %s was claimed without our hearing of it: released", held[pair].id)
+            self._give_back(held[pair])
 
     async def _leave(self) -> None:
         try:

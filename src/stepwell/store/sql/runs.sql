@@ -3,7 +3,8 @@
 -- Every statement finds its rows by `id = any(…)` or by one index range, so that no plan depends on
 -- ANALYZE having run; the sessions that speak them forbid sequential scans for the same reason.
 -- A worker's statement names (id, claim_id) and demands 'running': an id that does not come back has
--- lost its claim.
+-- lost its claim. Its arrays are in ascending order of :ids, and `width_bucket` finds a row's place in
+-- them by halving. A join with unnest would be planned for one row, as a loop over n * n.
 
 -- name: start_runs
 -- moves: -> pending, scheduled
@@ -115,12 +116,10 @@ returning r.id, r.name, r.queue, r.priority, r.input, r.key, r.tags, r.retry, r.
 -- moves: running -> completed
 with done as (
     delete from stepwell.runs r
-     using unnest(:ids::uuid[], :claim_ids::uuid[], :results::jsonb[]) as d (id, claim_id, result)
      where r.id = any(:ids::uuid[])
-       and r.id = d.id
-       and r.claim_id = d.claim_id
+       and r.claim_id = (:claim_ids::uuid[])[width_bucket(r.id, :ids::uuid[])]
        and r.state = 'running'
-    returning r.*, d.result
+    returning r.*, (:results::jsonb[])[width_bucket(r.id, :ids::uuid[])] as result
 )
 insert into stepwell.finished_runs (
            id, kind, name, queue, priority, state, input, result, key, tags, retry, timeout, attempt,
@@ -137,12 +136,10 @@ returning id;
 -- moves: running -> failed
 with done as (
     delete from stepwell.runs r
-     using unnest(:ids::uuid[], :claim_ids::uuid[], :errors::jsonb[]) as d (id, claim_id, error)
      where r.id = any(:ids::uuid[])
-       and r.id = d.id
-       and r.claim_id = d.claim_id
+       and r.claim_id = (:claim_ids::uuid[])[width_bucket(r.id, :ids::uuid[])]
        and r.state = 'running'
-    returning r.*, d.error
+    returning r.*, (:errors::jsonb[])[width_bucket(r.id, :ids::uuid[])] as error
 )
 insert into stepwell.finished_runs (
            id, kind, name, queue, priority, state, input, error, key, tags, retry, timeout, attempt,
@@ -159,13 +156,13 @@ returning id;
 -- moves: running -> scheduled
 -- The attempt failed and will be tried again after a while.
 with held as materialized (
-    select r.id, r.attempt, r.claim_id, r.claimed_by, r.started_at, d.error, d.delay
+    select r.id, r.attempt, r.claim_id, r.claimed_by, r.started_at,
+           (:errors::jsonb[])[width_bucket(r.id, :ids::uuid[])] as error
       from stepwell.runs r
-      join unnest(:ids::uuid[], :claim_ids::uuid[], :errors::jsonb[], :delays::interval[])
-           as d (id, claim_id, error, delay) on r.id = d.id and r.claim_id = d.claim_id
      where r.id = any(:ids::uuid[])
+       and r.claim_id = (:claim_ids::uuid[])[width_bucket(r.id, :ids::uuid[])]
        and r.state = 'running'
-       for update of r
+       for update
 ), ended as (
     insert into stepwell.attempts (run_id, attempt, outcome, error, claim_id, claimed_by, started_at, ended_at)
     select id, attempt, 'failed', error, claim_id, claimed_by, started_at, stepwell.now() from held
@@ -173,26 +170,24 @@ with held as materialized (
 update stepwell.runs r
    set state = 'scheduled',
        failures = r.failures + 1,
-       due_at = stepwell.now() + h.delay,
+       due_at = stepwell.now() + (:delays::interval[])[width_bucket(r.id, :ids::uuid[])],
        claim_id = null,
        claimed_by = null,
        started_at = null
-  from held h
  where r.id = any(array(select id from held))
-   and r.id = h.id
 returning r.id;
 
 -- name: repeat_runs
 -- moves: running -> pending
 -- The attempt failed and is tried again at once.
 with held as materialized (
-    select r.id, r.attempt, r.claim_id, r.claimed_by, r.started_at, d.error
+    select r.id, r.attempt, r.claim_id, r.claimed_by, r.started_at,
+           (:errors::jsonb[])[width_bucket(r.id, :ids::uuid[])] as error
       from stepwell.runs r
-      join unnest(:ids::uuid[], :claim_ids::uuid[], :errors::jsonb[]) as d (id, claim_id, error)
-           on r.id = d.id and r.claim_id = d.claim_id
      where r.id = any(:ids::uuid[])
+       and r.claim_id = (:claim_ids::uuid[])[width_bucket(r.id, :ids::uuid[])]
        and r.state = 'running'
-       for update of r
+       for update
 ), ended as (
     insert into stepwell.attempts (run_id, attempt, outcome, error, claim_id, claimed_by, started_at, ended_at)
     select id, attempt, 'failed', error, claim_id, claimed_by, started_at, stepwell.now() from held
@@ -209,26 +204,23 @@ returning r.id;
 -- name: snooze_runs
 -- moves: running -> scheduled
 with held as materialized (
-    select r.id, r.attempt, r.claim_id, r.claimed_by, r.started_at, d.delay
+    select r.id, r.attempt, r.claim_id, r.claimed_by, r.started_at
       from stepwell.runs r
-      join unnest(:ids::uuid[], :claim_ids::uuid[], :delays::interval[]) as d (id, claim_id, delay)
-           on r.id = d.id and r.claim_id = d.claim_id
      where r.id = any(:ids::uuid[])
+       and r.claim_id = (:claim_ids::uuid[])[width_bucket(r.id, :ids::uuid[])]
        and r.state = 'running'
-       for update of r
+       for update
 ), ended as (
     insert into stepwell.attempts (run_id, attempt, outcome, claim_id, claimed_by, started_at, ended_at)
     select id, attempt, 'snoozed', claim_id, claimed_by, started_at, stepwell.now() from held
 )
 update stepwell.runs r
    set state = 'scheduled',
-       due_at = stepwell.now() + h.delay,
+       due_at = stepwell.now() + (:delays::interval[])[width_bucket(r.id, :ids::uuid[])],
        claim_id = null,
        claimed_by = null,
        started_at = null
-  from held h
  where r.id = any(array(select id from held))
-   and r.id = h.id
 returning r.id;
 
 -- name: release_runs
@@ -237,11 +229,10 @@ returning r.id;
 with held as materialized (
     select r.id, r.attempt, r.claim_id, r.claimed_by, r.started_at
       from stepwell.runs r
-      join unnest(:ids::uuid[], :claim_ids::uuid[]) as d (id, claim_id)
-           on r.id = d.id and r.claim_id = d.claim_id
      where r.id = any(:ids::uuid[])
+       and r.claim_id = (:claim_ids::uuid[])[width_bucket(r.id, :ids::uuid[])]
        and r.state = 'running'
-       for update of r
+       for update
 ), ended as (
     insert into stepwell.attempts (run_id, attempt, outcome, claim_id, claimed_by, started_at, ended_at)
     select id, attempt, 'released', claim_id, claimed_by, started_at, stepwell.now() from held

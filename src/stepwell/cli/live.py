@@ -1,0 +1,120 @@
+"""Runs as they move, one line each, and a line of counts when they have come to rest."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from stepwell.app import App
+from stepwell.cli.printing import COLOURS, plain
+from stepwell.model.errors import Unavailable
+from stepwell.model.states import State
+from stepwell.store.pool import Database, Row
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+LOOK = 0.25
+MOST = 500
+"""Live runs that are followed; of more, nobody could read the lines."""
+OVERLAP = timedelta(seconds=2)
+"""How far each look reaches back: a run may finish just before a look and commit just after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A run, seen in a state in which it was not seen before."""
+
+    id: UUID
+    name: str
+    state: str
+    attempt: int
+    error: str | None
+    took: timedelta | None
+    due_in: timedelta | None
+
+    @classmethod
+    def read(cls, row: Row) -> Move:
+        ended, began, due = row["finished_at"], row["started_at"], row["due_at"]
+        took = ended - began if ended and began else None
+        due_in = due - datetime.now(UTC) if due else None
+        return cls(row["id"], row["name"], row["state"], row["attempt"], row["error"], took, due_in)
+
+    def remarks(self) -> Iterator[str]:
+        if self.attempt > 1:
+            yield f"attempt {self.attempt}"
+        if self.took is not None:
+            yield f"{self.took.total_seconds():.2f} s"
+        if self.due_in is not None and self.due_in > timedelta(0):
+            yield f"in {self.due_in.total_seconds():.0f} s"
+        if self.error is not None:
+            yield self.error
+
+
+class Moves:
+    """Remembers where each run was last seen."""
+
+    def __init__(self) -> None:
+        self._seen: dict[UUID, tuple[str, int]] = {}
+
+    def new(self, moves: Sequence[Move]) -> list[Move]:
+        """Those that were not seen so before, in the order in which the runs were started."""
+        fresh = [move for move in moves if self._seen.get(move.id) != (move.state, move.attempt)]
+        # What is not told any more has finished a while ago: it can be forgotten.
+        self._seen = {move.id: (move.state, move.attempt) for move in moves}
+        return sorted(fresh, key=lambda move: move.id)
+
+
+async def show_moves(app: App, console: Console) -> None:
+    """Print every move until cancelled. What had moved before is not shown."""
+    database = Database(app.dsn, app.settings.schema, size=1)
+    await database.open()
+    moves, counts, quiet = Moves(), "", True
+    await _fresh(database, moves)
+    try:
+        while True:
+            fresh = await _fresh(database, moves)
+            for move in fresh:
+                console.print(_line(move))
+            if not fresh and not quiet and (now := await _counts(database)) != counts:
+                console.print(counts := now, style="dim")
+            quiet = not fresh
+            await asyncio.sleep(LOOK)
+    finally:
+        await database.close()
+
+
+async def _fresh(database: Database, moves: Moves) -> list[Move]:
+    try:
+        return moves.new(await _look(database))
+    except Unavailable:
+        return []  # the worker says so itself
+
+
+async def _look(database: Database) -> list[Move]:
+    rows = await database.rows("moving_runs", since=OVERLAP, limit=MOST)
+    return [Move.read(row) for row in rows]
+
+
+async def _counts(database: Database) -> str:
+    try:
+        found = {row["state"]: row["runs"] for row in await database.rows("count_runs")}
+    except Unavailable:
+        return ""
+    return "         " + " · ".join(f"{found[state.value]} {state.value}" for state in State if state.value in found)
+
+
+def _line(move: Move) -> object:
+    from rich.text import Text
+
+    return Text.assemble(
+        (f"{datetime.now():%H:%M:%S} ", "dim"),
+        (f"{move.state:<10}", COLOURS.get(move.state, "")),
+        f" {plain(move.name)} ",
+        (str(move.id), "dim"),
+        plain("".join(f", {remark}" for remark in move.remarks())),
+    )

@@ -1,0 +1,46 @@
+"""What a worker says, on stderr: one line for each event, for people or as JSON."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from datetime import UTC, datetime
+
+import msgspec
+
+from stepwell.cli.printing import plain
+
+LEVELS = ("debug", "info", "warning", "error", "critical")
+
+
+class ForPeople(logging.Formatter):
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = plain(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: object) -> str:
+        return plain(super().formatException(ei), keep="\n\t")  # type: ignore[arg-type]  # logging's own tuple
+
+
+class AsJson(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "at": datetime.fromtimestamp(record.created, UTC),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "pid": record.process,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(line).decode()
+
+
+def configure(*, level: str, as_json: bool) -> None:
+    """Before the app is loaded: an app that sets up logging itself has the last word."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(AsJson() if as_json else ForPeople())
+    logging.basicConfig(level=level.upper(), handlers=[handler])

@@ -1,0 +1,72 @@
+"""`stepwell`: the commands, each loaded when it is asked for."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import click
+
+COMMANDS = {
+    "cancel": "stepwell.cli.runs:cancel",
+    "dev": "stepwell.cli.dev:dev",
+    "doctor": "stepwell.cli.doctor:doctor",
+    "migrate": "stepwell.cli.migrate:migrate",
+    "retry": "stepwell.cli.runs:retry",
+    "runs": "stepwell.cli.runs:runs",
+    "show": "stepwell.cli.show:show",
+    "start": "stepwell.cli.start:start",
+    "worker": "stepwell.cli.worker:worker",
+}
+
+
+class Commands(click.Group):
+    """Imports a command's module only when that command is wanted: `--version` should not load the rest."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute = COMMANDS[cmd_name].split(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        return command
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="stepwell", prog_name="stepwell", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Durable work on Postgres.
+
+    Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 database not reachable.
+    """
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line; its exit code."""
+    try:
+        code = cli.main(list(arguments), prog_name="stepwell", standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.Exit as ending:
+        return ending.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        return 130
+    except BrokenPipeError:
+        # The reader has left, as `| head` does. Python would complain when it flushes at the very end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        from stepwell.cli.exits import told
+
+        return told(error)
+    return code if isinstance(code, int) else 0
+
+
+def main() -> None:
+    sys.exit(run(sys.argv[1:]))

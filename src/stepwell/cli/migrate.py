@@ -1,0 +1,71 @@
+"""`stepwell migrate`: the schema brought forward, or the SQL that would."""
+
+from __future__ import annotations
+
+import click
+
+from stepwell.cli.connection import database_of, run_async, say_if_new
+from stepwell.cli.exits import DatabaseAway, say
+from stepwell.cli.options import as_json as json_option
+from stepwell.cli.options import on_database
+from stepwell.cli.printing import echo_json
+from stepwell.config import Settings, settings
+from stepwell.store import migrate as migrations
+
+
+@click.command()
+@click.option("--print", "only_print", is_flag=True, help="Print the SQL that is missing, for psql; change nothing.")
+@click.option("--all", "everything", is_flag=True, help="With --print: all of it, without asking the database.")
+@json_option
+@on_database
+def migrate(
+    *, only_print: bool, everything: bool, as_json: bool, dsn: str | None, schema: str | None, home: str | None
+) -> None:
+    """Bring the database's schema to this version. Safe to run at any time, by any number at once."""
+    found = settings(dsn, home=home, schema=schema)
+    if only_print:
+        click.echo(_script(found, everything=everything), nl=False)
+        return
+    if everything:
+        raise click.UsageError("--all goes with --print")
+    say_if_new(found)
+    applied = run_async(_apply(found))
+    latest = migrations.latest(found.schema)
+    if as_json:
+        names = [f"{each.version:04}_{each.name}" for each in applied]
+        echo_json({"schema": found.schema, "version": latest, "applied": names})
+        return
+    for each in applied:
+        click.echo(f"applied {each.version:04} {each.name}")
+    if not applied:
+        click.echo(f"already current (version {latest})")
+
+
+async def _apply(found: Settings) -> list[migrations.Migration]:
+    async with database_of(found) as database:
+        return await migrations.migrate(database)
+
+
+def _script(found: Settings, *, everything: bool) -> str:
+    """The SQL that is missing; nothing but SQL may reach stdout, which goes to psql."""
+    current = 0 if everything else _version(found)
+    if current == migrations.latest(found.schema):
+        say(f"already current (version {current})")
+        return ""
+    return migrations.script(found.schema, after=current)
+
+
+def _version(found: Settings) -> int:
+    if found.dsn is None and not found.home.exists():
+        say(f"no database in {found.home} yet: printing all of it")
+        return 0
+    try:
+        return run_async(_ask_version(found))
+    except DatabaseAway as error:
+        say(f"{error}\nPrinting all of it.")
+        return 0
+
+
+async def _ask_version(found: Settings) -> int:
+    async with database_of(found) as database:
+        return await migrations.version(database)

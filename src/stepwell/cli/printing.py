@@ -1,0 +1,84 @@
+"""What a command prints. Text from users may hold anything: what could move the cursor is shown, not done."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+import msgspec
+
+# Cc: control characters. Cf: invisible ones, among them those that turn the direction of writing.
+# Cs: halves of surrogate pairs, which cannot be encoded. Zl, Zp: line ends of another alphabet.
+_UNSHOWN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+_AGES = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+COLOURS = {
+    "running": "cyan",
+    "completed": "green",
+    "failed": "red",
+    "cancelled": "yellow",
+    "expired": "yellow",
+    "released": "yellow",
+    "snoozed": "blue",
+    "scheduled": "blue",
+}
+
+
+def plain(text: str, *, keep: str = "") -> str:
+    """The text with control characters and escapes spelled out, but for those in `keep`."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(each if each in keep or _is_shown(each) else _spelled(each) for each in text)
+
+
+def json_text(value: Any) -> str:
+    """JSON, in which every unprintable character is an escape: no parser minds, and no terminal obeys."""
+    text = msgspec.json.encode(value, enc_hook=str).decode()
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(each if _is_shown(each) else _json_escape(each) for each in text)
+
+
+def echo_json(value: Any) -> None:
+    click.echo(json_text(value))
+
+
+def echo_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Columns, as wide as they need; states in their colours where there is a terminal."""
+    shown = [[plain(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(heads, *shown, strict=True)]
+    for row in ([head.upper() for head in heads], *shown):
+        line = "  ".join(coloured(cell.ljust(width)) for cell, width in zip(row, widths, strict=True))
+        click.echo(line.rstrip())
+
+
+def coloured(text: str) -> str:
+    colour = COLOURS.get(text.strip())
+    return text if colour is None else click.style(text, fg=colour)
+
+
+def age(seconds: float) -> str:
+    """A length of time, roughly: 12s, 5m, 3h, 2d."""
+    for size, unit in _AGES:
+        if abs(seconds) >= size:
+            return f"{seconds / size:.0f}{unit}"
+    return "0s"
+
+
+def since(moment: datetime | None) -> str:
+    return "" if moment is None else f"{age((datetime.now(UTC) - moment).total_seconds())} ago"
+
+
+def _is_shown(character: str) -> bool:
+    return unicodedata.category(character) not in _UNSHOWN
+
+
+def _spelled(character: str) -> str:
+    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def _json_escape(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))

@@ -1,0 +1,93 @@
+"""`stepwell start`: one run, by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import msgspec
+
+from stepwell.app import App
+from stepwell.cli.connection import reached, run_async
+from stepwell.cli.loading import load_app
+from stepwell.cli.options import as_json as json_option
+from stepwell.cli.options import length, on_database, open_app
+from stepwell.cli.printing import echo_json, json_text
+from stepwell.handle import Run
+from stepwell.model.run import RunInfo
+
+Input = tuple[list[Any], dict[str, Any]]
+
+
+def input_of(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> Input:
+    """Each is one argument, as JSON; or `name=JSON`, which no JSON looks like."""
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    for text in texts:
+        name, equals, rest = text.partition("=")
+        if equals and name.isidentifier():
+            kwargs[name] = _read(rest, text)
+        else:
+            args.append(_read(text, text))
+    return args, kwargs
+
+
+def _read(text: str, whole: str) -> Any:
+    try:
+        return msgspec.json.decode(text.encode(errors="surrogateescape"))
+    except msgspec.DecodeError as error:
+        raise click.BadParameter(
+            f"{whole!r} is no JSON ({error}). Text needs quotes of its own: --input '\"ann@example.org\"'"
+        ) from error
+
+
+@click.command()
+@click.argument("name")
+@click.option("--input", "input", multiple=True, callback=input_of, metavar="JSON", help="An argument; or name=JSON.")
+@click.option("--key", help="An idempotency key: the same one again leads to the same run.")
+@click.option("--queue")
+@click.option("--priority", type=click.IntRange(1, 100), help="Lower goes first.")
+@click.option("--delay", callback=length, metavar="DURATION", help="Not before, as in 5m.")
+@click.option("--app", "app_reference", metavar="APP", help="Use this app's definition: its queue, retries, checks.")
+@click.option("--wait", is_flag=True, help="Wait for it to finish, and print its result.")
+@json_option
+@on_database
+def start(
+    name: str,
+    *,
+    input: Input,
+    app_reference: str | None,
+    wait: bool,
+    as_json: bool,
+    dsn: str | None,
+    schema: str | None,
+    home: str | None,
+    **options: Any,
+) -> None:
+    """Start a run of NAME and print its id."""
+    if app_reference is None:
+        app = open_app(dsn, schema, home)
+    elif dsn or schema or home:
+        raise click.UsageError("--app brings its own database: leave out --dsn, --schema and --home")
+    else:
+        app = load_app(app_reference)
+        app.definitions.named(name)
+    given = {option: value for option, value in options.items() if value is not None}
+    run_async(_start(app, name, input, given, wait=wait, as_json=as_json))
+
+
+async def _start(app: App, name: str, input: Input, options: dict[str, Any], *, wait: bool, as_json: bool) -> None:
+    args, kwargs = input
+    async with reached(app):
+        definition: Any = app.definitions.get(name) or app.definition(name)
+        run: Run[Any] = await definition.options(**options).start(*args, **kwargs)
+        if not wait:
+            echo_json({"id": run.id, "key": run.key}) if as_json else click.echo(run.id)
+            return
+        click.echo(run.id, err=True)
+        result = await run.result()
+        click.echo(json_text(_shown(await run.info()) if as_json else result))
+
+
+def _shown(info: RunInfo) -> Any:
+    return msgspec.to_builtins(info)

@@ -1,0 +1,39 @@
+"""Which source files have changed: their times, looked at again and again. Needs nothing of the platform."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+Seen = dict[str, tuple[int, int]]
+_SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages"})
+
+
+def look(directory: Path) -> Seen:
+    """The time and size of every Python file below a directory."""
+    return dict(_files(str(directory)))
+
+
+def changed(before: Seen, after: Seen) -> list[str]:
+    """Files that were saved, made or removed in between."""
+    return sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
+
+
+def _files(directory: str) -> Iterator[tuple[str, tuple[int, int]]]:
+    try:
+        entries = list(os.scandir(directory))
+    except OSError:
+        return  # removed while we looked
+    if any(entry.name == "pyvenv.cfg" for entry in entries):
+        return
+    for entry in entries:
+        try:
+            if entry.is_dir(follow_symlinks=False):
+                if not entry.name.startswith(".") and entry.name not in _SKIPPED:
+                    yield from _files(entry.path)
+            elif entry.name.endswith(".py"):
+                facts = entry.stat()
+                yield entry.path, (facts.st_mtime_ns, facts.st_size)
+        except OSError:
+            continue

@@ -1,0 +1,163 @@
+"""`stepwell worker`: one worker in this process, or a supervisor over several."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from stepwell.app import App
+from stepwell.beside import beside
+from stepwell.cli import logs
+from stepwell.cli.connection import PATIENCE, reached, run_async
+from stepwell.cli.ending import Ending
+from stepwell.cli.exits import exit_code, told
+from stepwell.cli.loading import load_app
+from stepwell.cli.options import length, names
+from stepwell.cli.supervisor import Supervisor, worker_command
+from stepwell.worker.worker import Worker
+
+log = logging.getLogger("stepwell.worker")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The worker that was asked for."""
+
+    queues: tuple[str, ...] | None
+    slots: int
+    grace: float
+    name: str
+    live: bool = False
+    """Whether to show runs as they move, too."""
+
+
+@click.command()
+@click.argument("app_reference", metavar="APP")
+@click.option(
+    "--queues", callback=names, metavar="NAMES", help="Only these, with commas between them. All of them by default."
+)
+@click.option("--slots", type=click.IntRange(1), default=100, show_default=True, help="Attempts at the same time.")
+@click.option("--processes", type=click.IntRange(1), default=1, show_default=True, help="Workers, each a process.")
+@click.option(
+    "--grace",
+    callback=length,
+    metavar="DURATION",
+    default="30s",
+    show_default=True,
+    help="Time for attempts to end when it stops.",
+)
+@click.option("--name", help="What it is called in lists. Host and process id by default.")
+@click.option("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Log lines as JSON.")
+@click.option("--leash", type=int, hidden=True)
+@click.option("--live", is_flag=True, hidden=True)
+def worker(
+    app_reference: str,
+    *,
+    queues: tuple[str, ...] | None,
+    slots: int,
+    processes: int,
+    grace: float,
+    name: str | None,
+    log_level: str,
+    as_json: bool,
+    leash: int | None,
+    live: bool,
+) -> int:
+    """Run the tasks of APP: module:app, or path/to/app.py.
+
+    The first SIGTERM or Ctrl-C lets attempts end within the grace time and gives the rest back; the second
+    gives everything back now.
+    """
+    logs.configure(level=log_level, as_json=as_json)
+    if processes > 1:
+        command = worker_command(app_reference, queues=queues, slots=slots, grace=grace, log_level=log_level)
+        return Supervisor([*command, *(["--json"] if as_json else [])], processes, name=name).run()
+    known_as = name or f"{socket.gethostname()}:{os.getpid()}"
+    return serve(app_reference, Wanted(queues, slots, grace, known_as, live), leash=leash)
+
+
+def serve(reference: str, wanted: Wanted, *, leash: int | None) -> int:
+    ending = Ending(wanted.grace)
+    ending.hear(leash=leash)
+    return run_async(_to_the_end(load_app(reference), wanted, ending))
+
+
+async def _to_the_end(app: App, wanted: Wanted, ending: Ending) -> int:
+    """Work until told to stop; the exit code. None of the ways a worker can die is silent."""
+    code = 0
+    try:
+        await work(app, wanted, ending)
+        log.info("stopped: worker %s", wanted.name)
+    except asyncio.CancelledError:
+        log.info("stopped before it was ready: worker %s", wanted.name)
+    except Exception as error:
+        if exit_code(error) is None:
+            log.critical("worker %s died", wanted.name, exc_info=True)
+            code = 1
+        else:
+            code = told(error)
+    # Here and not later: the event loop's own end may wait for a thread that is stuck.
+    ending.leave(code)
+    return code
+
+
+async def work(app: App, wanted: Wanted, ending: Ending) -> None:
+    """A worker, until `ending` says otherwise."""
+    me = asyncio.current_task()
+    assert me is not None  # asyncio.run makes one
+    gently, now = asyncio.Event(), asyncio.Event()
+    ending.obey(gently=lambda: gently.set() if ending.ready else _none(me.cancel()), now=now.set)
+    async with reached(app, patience=PATIENCE):
+        if not app.definitions.tasks:
+            log.warning("the app has no tasks: import the modules that define them where the app is made")
+        unlisten = app.telemetry.listen(lambda name, facts: _log(name, facts, wanted, ending))
+        hired = app.worker(queues=wanted.queues, slots=wanted.slots, name=wanted.name)
+        async with hired as worker, _shown(app, wanted):
+            await gently.wait()
+            async with beside(_hurry(now, worker)):
+                await worker.stop(wanted.grace)
+        unlisten()
+
+
+@asynccontextmanager
+async def _shown(app: App, wanted: Wanted) -> AsyncIterator[None]:
+    if not wanted.live:
+        yield
+        return
+    from rich.console import Console
+
+    from stepwell.cli.live import show_moves
+
+    async with beside(show_moves(app, Console(highlight=False, soft_wrap=True))):
+        yield
+
+
+async def _hurry(now: asyncio.Event, worker: Worker) -> None:
+    await now.wait()
+    await worker.stop(0)
+
+
+def _log(name: str, facts: dict[str, Any], wanted: Wanted, ending: Ending) -> None:
+    match name:
+        case "worker.ready":
+            ending.ready = True
+            queues = "all" if wanted.queues is None else ",".join(wanted.queues)
+            log.info("ready: worker %s, queues %s, slots %d, pid %d", wanted.name, queues, wanted.slots, os.getpid())
+        case "worker.claimed":
+            log.debug("claimed %s", ", ".join(f"{claim.name} {claim.id}" for claim in facts["claims"]))
+        case "worker.settled":
+            for claim, outcome in facts["settlements"]:
+                log.debug("%s: %s %s, attempt %d", type(outcome).__name__, claim.name, claim.id, claim.attempt)
+
+
+def _none(_: object) -> None:
+    return None

@@ -1,0 +1,313 @@
+-- What the migrations make. Written by a test: STEPWELL_WRITE_SCHEMA=1 ./dev test tests/store/test_schema.py
+
+create table stepwell.attempts (
+    run_id uuid not null,
+    attempt integer not null,
+    outcome text collate "C" not null,
+    error jsonb,
+    claim_id uuid not null,
+    claimed_by uuid not null,
+    started_at timestamp with time zone not null,
+    ended_at timestamp with time zone not null,
+    constraint attempts_pkey PRIMARY KEY (run_id, attempt),
+    constraint error_iff_failed CHECK (((outcome = 'failed'::text) = (error IS NOT NULL))),
+    constraint outcome_is_known CHECK ((outcome = ANY (ARRAY['failed'::text, 'snoozed'::text, 'released'::text])))
+) partition by RANGE (run_id);
+CREATE TRIGGER attempts_never_change BEFORE DELETE OR UPDATE ON stepwell.attempts FOR EACH STATEMENT EXECUTE FUNCTION stepwell.refuse_change();
+
+create table stepwell.attempts_default partition of stepwell.attempts default;
+
+create table stepwell.events (
+    run_id uuid not null,
+    idx integer not null,
+    type text collate "C" not null,
+    at timestamp with time zone not null,
+    data jsonb not null,
+    constraint events_pkey PRIMARY KEY (run_id, idx),
+    constraint idx_counts_from_one CHECK ((idx > 0))
+) partition by RANGE (run_id);
+CREATE INDEX events_at ON ONLY stepwell.events USING brin (at);
+CREATE TRIGGER events_never_change BEFORE DELETE OR UPDATE ON stepwell.events FOR EACH STATEMENT EXECUTE FUNCTION stepwell.refuse_change();
+
+create table stepwell.events_default partition of stepwell.events default;
+
+create table stepwell.finished_runs (
+    id uuid not null,
+    kind text collate "C" not null,
+    name text collate "C" not null,
+    queue text collate "C" not null,
+    priority smallint not null,
+    state text collate "C" not null,
+    input jsonb not null,
+    result jsonb,
+    error jsonb,
+    key text collate "C",
+    tags jsonb,
+    retry jsonb not null,
+    timeout interval,
+    attempt integer not null,
+    failures integer not null,
+    expires_at timestamp with time zone,
+    claim_id uuid,
+    claimed_by uuid,
+    started_at timestamp with time zone,
+    created_at timestamp with time zone not null,
+    finished_at timestamp with time zone not null,
+    parent_id uuid,
+    root_id uuid,
+    retry_of uuid,
+    node text collate "C",
+    map_index integer,
+    constraint finished_runs_pkey PRIMARY KEY (id, finished_at),
+    constraint error_iff_failed CHECK (((state = 'failed'::text) = (error IS NOT NULL))),
+    constraint final_attempt_is_whole CHECK ((((claim_id IS NULL) = (claimed_by IS NULL)) AND ((claim_id IS NULL) = (started_at IS NULL)))),
+    constraint result_iff_completed CHECK (((state = 'completed'::text) = (result IS NOT NULL))),
+    constraint state_is_final CHECK ((state = ANY (ARRAY['completed'::text, 'failed'::text, 'cancelled'::text, 'expired'::text, 'skipped'::text])))
+) partition by RANGE (finished_at);
+CREATE INDEX finished_runs_failed ON ONLY stepwell.finished_runs USING btree (id) WHERE (state = 'failed'::text);
+CREATE TRIGGER finished_runs_never_change BEFORE UPDATE ON stepwell.finished_runs FOR EACH STATEMENT EXECUTE FUNCTION stepwell.refuse_change();
+
+create table stepwell.finished_runs_default partition of stepwell.finished_runs default;
+
+create table stepwell.keys (
+    key text collate "C" not null,
+    digest bytea not null,
+    run_id uuid not null,
+    expires_at timestamp with time zone not null,
+    constraint keys_pkey PRIMARY KEY (key),
+    constraint key_is_sane CHECK (((octet_length(key) >= 1) AND (octet_length(key) <= 500)))
+);
+CREATE INDEX keys_expiring ON stepwell.keys USING btree (expires_at);
+
+create table stepwell.leaders (
+    service text collate "C" not null,
+    worker_id uuid not null,
+    term bigint not null,
+    until timestamp with time zone not null,
+    constraint leaders_pkey PRIMARY KEY (service)
+) with (fillfactor=50);
+
+create table stepwell.migrations (
+    version integer not null,
+    name text not null,
+    applied_at timestamp with time zone default now() not null,
+    constraint migrations_pkey PRIMARY KEY (version)
+);
+
+create table stepwell.queues (
+    name text collate "C" not null,
+    paused_at timestamp with time zone,
+    constraint queues_pkey PRIMARY KEY (name),
+    constraint name_is_sane CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 100)))
+);
+
+create table stepwell.runs (
+    id uuid not null,
+    kind text collate "C" default 'task'::text not null,
+    name text collate "C" not null,
+    queue text collate "C" not null,
+    priority smallint not null,
+    state text collate "C" not null,
+    input jsonb not null,
+    key text collate "C",
+    tags jsonb,
+    retry jsonb not null,
+    timeout interval,
+    attempt integer default 0 not null,
+    failures integer default 0 not null,
+    due_at timestamp with time zone,
+    expires_at timestamp with time zone,
+    claim_id uuid,
+    claimed_by uuid,
+    started_at timestamp with time zone,
+    created_at timestamp with time zone default stepwell.now() not null,
+    parent_id uuid,
+    root_id uuid,
+    retry_of uuid,
+    node text collate "C",
+    map_index integer,
+    constraint runs_pkey PRIMARY KEY (id),
+    constraint attempt_counts_failures CHECK (((failures >= 0) AND (attempt >= failures))),
+    constraint claimed_iff_running CHECK ((((state = 'running'::text) = (claim_id IS NOT NULL)) AND ((state = 'running'::text) = (claimed_by IS NOT NULL)) AND ((state = 'running'::text) = (started_at IS NOT NULL)))),
+    constraint due_only_while_waiting CHECK (((due_at IS NULL) OR (state = ANY (ARRAY['scheduled'::text, 'waiting'::text, 'paused'::text])))),
+    constraint due_when_scheduled CHECK (((state <> 'scheduled'::text) OR (due_at IS NOT NULL))),
+    constraint input_is_object CHECK ((jsonb_typeof(input) = 'object'::text)),
+    constraint key_is_sane CHECK (((octet_length(key) >= 1) AND (octet_length(key) <= 500))),
+    constraint kind_is_known CHECK ((kind = ANY (ARRAY['task'::text, 'workflow'::text, 'graph'::text]))),
+    constraint name_is_sane CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 200))),
+    constraint priority_is_1_to_100 CHECK (((priority >= 1) AND (priority <= 100))),
+    constraint queue_is_sane CHECK (((octet_length(queue) >= 1) AND (octet_length(queue) <= 100))),
+    constraint running_is_attempted CHECK (((state <> 'running'::text) OR (attempt > 0))),
+    constraint state_is_live CHECK ((state = ANY (ARRAY['scheduled'::text, 'waiting'::text, 'pending'::text, 'running'::text, 'paused'::text]))),
+    constraint tags_are_object CHECK ((jsonb_typeof(tags) = 'object'::text)),
+    constraint timeout_is_positive CHECK ((timeout > '00:00:00'::interval))
+) with (autovacuum_analyze_scale_factor=0.05, autovacuum_analyze_threshold=5000, autovacuum_vacuum_cost_delay=0, autovacuum_vacuum_scale_factor=0.01, autovacuum_vacuum_threshold=5000);
+CREATE INDEX runs_claimed ON stepwell.runs USING btree (claimed_by) WHERE (claimed_by IS NOT NULL);
+CREATE INDEX runs_due ON stepwell.runs USING btree (due_at) WHERE (due_at IS NOT NULL);
+CREATE INDEX runs_expiring ON stepwell.runs USING btree (expires_at) WHERE (expires_at IS NOT NULL);
+CREATE INDEX runs_pending ON stepwell.runs USING btree (queue, priority, id) WHERE (state = 'pending'::text);
+
+create table stepwell.workers (
+    id uuid not null,
+    name text not null,
+    host text not null,
+    pid integer not null,
+    version text not null,
+    queues text[],
+    slots integer not null,
+    started_at timestamp with time zone default stepwell.now() not null,
+    lease_until timestamp with time zone not null,
+    stopped_at timestamp with time zone,
+    constraint workers_pkey PRIMARY KEY (id),
+    constraint slots_are_positive CHECK ((slots > 0))
+) with (fillfactor=50);
+
+create view stepwell.all_attempts as
+SELECT run_id,
+    attempt,
+    outcome,
+    error,
+    claimed_by,
+    started_at,
+    ended_at
+   FROM stepwell.attempts
+UNION ALL
+ SELECT id AS run_id,
+    attempt,
+    state AS outcome,
+    error,
+    claimed_by,
+    started_at,
+    finished_at AS ended_at
+   FROM stepwell.finished_runs
+  WHERE (claimed_by IS NOT NULL)
+UNION ALL
+ SELECT id AS run_id,
+    attempt,
+    state AS outcome,
+    NULL::jsonb AS error,
+    claimed_by,
+    started_at,
+    NULL::timestamp with time zone AS ended_at
+   FROM stepwell.runs
+  WHERE (claimed_by IS NOT NULL);
+
+create view stepwell.all_runs as
+SELECT id,
+    kind,
+    name,
+    queue,
+    priority,
+    state,
+    input,
+    NULL::jsonb AS result,
+    NULL::jsonb AS error,
+    key,
+    tags,
+    attempt,
+    failures,
+    due_at,
+    expires_at,
+    claimed_by,
+    started_at,
+    created_at,
+    NULL::timestamp with time zone AS finished_at,
+    parent_id,
+    root_id,
+    retry_of,
+    node,
+    map_index
+   FROM stepwell.runs
+UNION ALL
+ SELECT id,
+    kind,
+    name,
+    queue,
+    priority,
+    state,
+    input,
+    result,
+    error,
+    key,
+    tags,
+    attempt,
+    failures,
+    NULL::timestamp with time zone AS due_at,
+    expires_at,
+    claimed_by,
+    started_at,
+    created_at,
+    finished_at,
+    parent_id,
+    root_id,
+    retry_of,
+    node,
+    map_index
+   FROM stepwell.finished_runs;
+
+CREATE OR REPLACE FUNCTION stepwell.first_id(day date)
+ RETURNS uuid
+ LANGUAGE sql
+ IMMUTABLE
+AS $function$
+    select rpad(lpad(to_hex((extract(epoch from day::timestamp at time zone 'UTC') * 1000)::bigint), 12, '0'),
+                32, '0')::uuid
+$function$;
+
+CREATE OR REPLACE FUNCTION stepwell.make_partition(parent text, day date)
+ RETURNS boolean
+ LANGUAGE plpgsql
+AS $function$
+declare
+    part  text := parent || to_char(day, '_YYYYMMDD');
+    low   text := case parent when 'finished_runs' then (day::timestamp at time zone 'UTC')::text
+                  else stepwell.first_id(day)::text end;
+    high  text := case parent when 'finished_runs' then ((day + 1)::timestamp at time zone 'UTC')::text
+                  else stepwell.first_id(day + 1)::text end;
+begin
+    if to_regclass(format('stepwell.%I', part)) is not null then
+        return false;
+    end if;
+    execute format('create table stepwell.%I (like stepwell.%I including defaults including constraints)',
+                   part, parent);
+    execute format('alter table stepwell.%I attach partition stepwell.%I for values from (%L) to (%L)',
+                   parent, part, low, high);
+    return true;
+exception when check_violation then
+    return false;
+end
+$function$;
+
+CREATE OR REPLACE FUNCTION stepwell.make_partitions(ahead integer)
+ RETURNS integer
+ LANGUAGE plpgsql
+AS $function$
+declare
+    today date := (stepwell.now() at time zone 'UTC')::date;
+    made  integer := 0;
+begin
+    perform pg_advisory_xact_lock(hashtextextended('stepwell.make_partitions', 0));
+    for step in 0 .. ahead loop
+        made := made + stepwell.make_partition('finished_runs', today + step)::int
+                     + stepwell.make_partition('attempts', today + step)::int
+                     + stepwell.make_partition('events', today + step)::int;
+    end loop;
+    return made;
+end
+$function$;
+
+CREATE OR REPLACE FUNCTION stepwell.now()
+ RETURNS timestamp with time zone
+ LANGUAGE sql
+ STABLE PARALLEL SAFE
+AS $function$select pg_catalog.now()$function$;
+
+CREATE OR REPLACE FUNCTION stepwell.refuse_change()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+begin
+    raise exception '% is a record of what happened: its rows are never changed', tg_table_name
+        using errcode = 'integrity_constraint_violation';
+end
+$function$;

@@ -1,0 +1,43 @@
+"""The app that the commands' tests run: bodies that last exactly as long as a test wants."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+
+from stepwell import App, Retry
+
+app = App()
+
+
+@app.task
+async def add(a: int, b: int = 0) -> int:
+    return a + b
+
+
+@app.task
+async def until_file(path: str) -> str:
+    while not os.path.exists(path):
+        await asyncio.sleep(0.02)
+    return "the file is there"
+
+
+@app.task
+async def hang() -> None:
+    await asyncio.Event().wait()
+
+
+@app.task
+def hang_in_thread() -> None:
+    time.sleep(600)
+
+
+@app.task
+async def block_the_loop() -> None:
+    time.sleep(600)
+
+
+@app.task(retry=Retry(attempts=1))
+async def break_terminals() -> None:
+    raise ValueError("\x1b[31mred\x1b[0m \x9b2J \u202eturned\nsecond line")

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from stepwell.cli.watching import changed, look
+
+DEMO = Path(__file__).parents[2] / "examples" / "demo.py"
+APP = """
+from stepwell import App
+app = App()
+
+@app.task
+async def version() -> int:
+    return {version}
+"""
+
+
+async def test_every_save_starts_the_worker_anew(process, client, tmp_path):
+    source = tmp_path / "tea.py"
+    source.write_text(APP.format(version=1))
+    async with process("dev", "tea.py", cwd=tmp_path) as dev:
+        await dev.line("ready: ")
+        run = await client.start("tea.version")
+        await dev.line(f"completed *tea.version {run.id}")
+        assert await run.result(timeout=5) == 1
+
+        source.write_text(APP.format(version=")"))
+        await dev.line("SyntaxError")
+        await dev.line("waiting for the next save")
+
+        source.write_text(APP.format(version=22))
+        await dev.line("ready: ")
+        assert await (await client.start("tea.version")).result(timeout=10) == 22
+        await dev.line("2 completed")
+        dev.signal(signal.SIGINT)
+        assert await dev.exit_code() == 0
+
+
+def test_only_the_users_own_sources_are_watched(tmp_path):
+    for name in (".venv/a.py", "env/pyvenv.cfg", "env/b.py", "__pycache__/c.py", "notes.txt", "app.py", "pkg/d.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    before = look(tmp_path)
+    assert sorted(os.path.relpath(path, tmp_path) for path in before) == ["app.py", "pkg/d.py"]
+    (tmp_path / "pkg/d.py").write_text("x")
+    (tmp_path / "app.py").unlink()
+    assert [os.path.basename(path) for path in changed(before, look(tmp_path))] == ["app.py", "d.py"]
+
+
+def test_the_demo_ends_as_it_should(server, tmp_path):
+    env = {name: value for name, value in os.environ.items() if name != "STEPWELL_DSN"}
+    demo = subprocess.run(
+        [sys.executable, str(DEMO), "--exit"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60
+    )
+    assert demo.returncode == 0, demo.stdout + demo.stderr
+    assert "all as it should be" in demo.stdout

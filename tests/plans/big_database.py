@@ -1,0 +1,150 @@
+"""A database as large as a queue may get, made once for all plan tests: a million pending, a million
+scheduled and a million finished runs.
+
+Ids, due times and finish times rise with the rows, as they do in life, so the indexes fill from one end
+and need not be dropped for the load: a session that made its plans on the empty tables keeps them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+import asyncpg
+
+PENDING = SCHEDULED = FINISHED = 1_000_000
+PAST_DAYS = 8
+QUEUES = ("bulk", "events", "mail", "media", "reports")
+NAMES = tuple(f"task_{number}" for number in range(20))
+OURS, LOST = UUID(int=1), UUID(int=0xFF)
+OTHER_WORKERS = 50
+"""Workers that live and hold claims, besides ours and the lost one."""
+
+# Vacuum and ANALYZE would replan, and give statistics to tables that are to have none.
+_BEFORE = f"""
+select stepwell.make_partition(parent, current_date - day)
+  from generate_series(1, {PAST_DAYS}) day, unnest(array['finished_runs', 'attempts']) parent;
+do $$
+declare leaf regclass;
+begin
+    for leaf in select c.oid from pg_class c
+                 where c.relnamespace = 'stepwell'::regnamespace and c.relkind = 'r' loop
+        execute format('alter table %s set (autovacuum_enabled = off)', leaf);
+    end loop;
+end $$;
+create function public.id_at(moment timestamptz, n int) returns uuid language sql stable as $$
+    select (lpad(to_hex((extract(epoch from moment) * 1000)::bigint + n), 12, '0') || '70008000000000000000')::uuid
+$$;
+"""
+
+_WORKERS = f"""
+insert into stepwell.workers (id, name, host, pid, version, slots, lease_until)
+select lpad(to_hex(n), 32, '0')::uuid, 'worker', 'host', n, '1', 100,
+       now() + case n when 255 then interval '-1 hour' else interval '1 day' end
+  from generate_series(1, 255) n where n <= {OTHER_WORKERS} + 1 or n = 255;
+"""
+
+# One in fifty expires, a thousand of them have; all of these are in the first queue.
+_PENDING = f"""
+insert into stepwell.runs (id, name, queue, priority, state, input, retry, expires_at)
+select public.id_at(now() - interval '2 hours', n), 'task_' || n % 20, (array{list(QUEUES)})[n % 5 + 1],
+       50 + n % 2, 'pending', '{{"to": "someone@example.com", "subject": "Welcome"}}', '{{}}',
+       case when n % 50 = 0 then now() + (n - 50000) * interval '1 s' end
+  from generate_series(1, {PENDING}) n;
+"""
+
+# A tenth of the running runs are ours and a tenth the lost worker's.
+_RUNNING = f"""
+insert into stepwell.runs (id, name, queue, priority, state, input, retry, attempt, claim_id, claimed_by, started_at)
+select public.id_at(now() - interval '90 minutes', n), 'task_' || n % 20, (array{list(QUEUES)})[n % 5 + 1],
+       50, 'running', '{{"to": "someone@example.com", "subject": "Welcome"}}', '{{}}', 1,
+       md5((n / 100)::text)::uuid,
+       lpad(to_hex(case n % 10 when 0 then 1 when 1 then 255 else 2 + n % {OTHER_WORKERS} end), 32, '0')::uuid, now()
+  from generate_series(1, 10000) n;
+"""
+
+# Five thousand are due, and none of the others will be while the tests run.
+_SCHEDULED = f"""
+insert into stepwell.runs (id, name, queue, priority, state, input, retry, due_at)
+select public.id_at(now() - interval '1 hour', n), 'task_' || n % 20, (array{list(QUEUES)})[n % 5 + 1],
+       50, 'scheduled', '{{"to": "someone@example.com", "subject": "Welcome"}}', '{{}}',
+       now() + (n - 5000) * interval '1 s' + case when n > 5000 then interval '1 hour' else interval '0' end
+  from generate_series(1, {SCHEDULED}) n;
+"""
+
+_FINISHED = f"""
+insert into stepwell.finished_runs (
+    id, kind, name, queue, priority, state, input, result, retry, attempt, failures, claim_id, claimed_by,
+    started_at, created_at, finished_at
+)
+select public.id_at(first, n * 600), 'task', 'task_' || n % 20, (array{list(QUEUES)})[n % 5 + 1], 50, 'completed',
+       '{{"to": "someone@example.com", "subject": "Welcome"}}', 'true', '{{}}', 2, 1, md5((n / 100)::text)::uuid,
+       lpad(to_hex(2 + n % {OTHER_WORKERS}), 32, '0')::uuid, at, at, at + interval '1 s'
+  from (select current_date::timestamp at time zone 'UTC' - interval '{PAST_DAYS} days' as first) f,
+       generate_series(1, {FINISHED}) n, lateral (select first + n * interval '600 ms' as at) a;
+insert into stepwell.attempts
+select id, 1, 'released', null, claim_id, claimed_by, started_at, finished_at
+  from stepwell.finished_runs where priority = 50 and name = 'task_3';
+insert into stepwell.keys
+select 'order ' || n, 'digest', public.id_at(now(), n), now() + n * interval '1 s' from generate_series(1, 100000) n;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Ids:
+    """Some runs of each kind, from the middle of their tables."""
+
+    pending: list[UUID]
+    running: list[UUID]
+    claims: list[UUID]
+    finished: list[UUID]
+    finished_claims: list[UUID]
+
+
+async def empty(dsn: str) -> None:
+    """Make the partitions, and stop what would analyse the tables on its own."""
+    await _speak(dsn, [_BEFORE])
+
+
+async def fill(dsn: str) -> None:
+    """Two connections, since there are two cores."""
+    await asyncio.gather(
+        _speak(dsn, [_WORKERS, _PENDING, _SCHEDULED]),
+        _speak(dsn, [_FINISHED, _RUNNING]),
+    )
+
+
+async def ids(dsn: str, count: int) -> Ids:
+    connection = await asyncpg.connect(dsn)
+    try:
+        pending = await connection.fetch(
+            "select id from stepwell.runs where state = 'pending' and queue = 'media' offset 50000 limit $1", count
+        )
+        running = await connection.fetch(
+            "select id, claim_id from stepwell.runs where claimed_by = $1 order by id limit $2", OURS, count
+        )
+        finished = await connection.fetch(
+            """select id, claim_id from stepwell.finished_runs tablesample system (1)
+              where name = 'task_3' order by md5(id::text) limit $1""",
+            count,
+        )
+    finally:
+        await connection.close()
+    return Ids(
+        [row["id"] for row in pending],
+        [row["id"] for row in running],
+        [row["claim_id"] for row in running],
+        [row["id"] for row in finished],
+        [row["claim_id"] for row in finished],
+    )
+
+
+async def _speak(dsn: str, statements: Sequence[str]) -> None:
+    connection = await asyncpg.connect(dsn, server_settings={"synchronous_commit": "off"})
+    try:
+        for statement in statements:
+            await connection.execute(statement)
+    finally:
+        await connection.close()

@@ -1,0 +1,60 @@
+"""The big database, made by the first test process that needs it and shared by all."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+import pytest
+from plan_reading import Session
+from plan_survey import Survey, make_survey, on_server, session
+
+
+@pytest.fixture(scope="session")
+def survey(server: str, template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Survey]:
+    """One process makes it while the others wait; the last to leave drops the database."""
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    found = shared / "plans.json"
+    with (shared / "plans.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not found.exists():
+            found.write_bytes(msgspec.json.encode(asyncio.run(_made(server, template))))
+        survey = msgspec.json.decode(found.read_bytes(), type=Survey)
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        yield survey
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        found.unlink()
+        asyncio.run(on_server(server, f"drop database {urlsplit(survey.dsn).path[1:]} with (force)"))
+
+
+async def _made(server: str, template: str) -> Survey:
+    name = f"plans_{uuid.uuid4().hex[:12]}"
+    await on_server(server, f"create database {name} template {template}")
+    return await make_survey(urlunsplit(urlsplit(server)._replace(path=f"/{name}")))
+
+
+@pytest.fixture
+async def alone(survey: Survey) -> AsyncIterator[Session]:
+    """A session on the big database, while no other test process uses it."""
+    first = await session(survey.dsn)
+    await first.connection.execute("select pg_advisory_lock(1)")
+    yield first
+    await first.connection.close()
+
+
+@pytest.fixture
+async def another(alone: Session, survey: Survey) -> AsyncIterator[Session]:
+    """A second session beside it."""
+    second = await session(survey.dsn)
+    yield second
+    await second.connection.close()

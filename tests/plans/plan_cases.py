@@ -1,0 +1,127 @@
+"""The statements whose plans are pinned: what each is given, the indexes it may read by, and how many buffers.
+
+`most` leaves about twice the room of what was measured on Postgres 18; the numbers are in docs/performance.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+from big_database import LOST, NAMES, OURS, Ids
+
+BATCH = 100
+HOT = ("claim one queue", "claim three queues", "claim every queue", "complete", "due", "reap")
+
+Values = Callable[[Ids], dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    statement: str
+    values: Values
+    rows: int
+    most: int
+    by: frozenset[str]
+    """The indexes it reads runs, finished runs, attempts and keys by."""
+
+
+def claim(queues: list[str] | None, *, limit: int = BATCH, names: tuple[str, ...] = NAMES) -> dict[str, Any]:
+    return {"queues": queues, "names": list(names), "limit": limit, "worker": OURS, "claim_id": uuid4()}
+
+
+def start(ids: list[UUID], *, keys: list[str] | None = None) -> dict[str, Any]:
+    count = len(ids)
+    nothing = [None] * count
+    return {
+        "ids": ids,
+        "names": ["task_1"] * count,
+        "queues": ["mail"] * count,
+        "priorities": [50] * count,
+        "states": ["pending"] * count,
+        "inputs": [b"{}"] * count,
+        "keys": keys or nothing,
+        "digests": [b"digest"] * count if keys else nothing,
+        "tags": nothing,
+        "retries": [b"{}"] * count,
+        "timeouts": nothing,
+        "delays": nothing,
+        "ats": nothing,
+        "expiries": nothing,
+        "keep_keys": timedelta(days=30),
+        "parent_id": None,
+        "root_id": None,
+    }
+
+
+def held(ids: Ids, **columns: Any) -> dict[str, Any]:
+    """A batch to settle: each column holds one value many times."""
+    arrays = {name: [value] * len(ids.running) for name, value in columns.items()}
+    return {"ids": ids.running, "claim_ids": ids.claims, **arrays}
+
+
+def _case(statement: str, rows: int, most: int, by: str, values: Values) -> Case:
+    return Case(statement, values, rows, most, frozenset(by.split()))
+
+
+_ERROR, _HOUR = b'{"type": "ValueError"}', timedelta(hours=1)
+
+CASES = {
+    "start": _case("start_runs", BATCH, 2200, "runs_pkey", lambda ids: start(_new(BATCH))),
+    "start with keys": _case(
+        "start_runs", BATCH, 4400, "runs_pkey", lambda ids: start(_new(BATCH), keys=[f"new {n}" for n in range(BATCH)])
+    ),
+    "start with keys that are held": _case(
+        "start_runs", 0, 1000, "runs_pkey", lambda ids: start(_new(BATCH), keys=[f"order {n + 50000}" for n in range(BATCH)])
+    ),
+    "start a finished run again": _case(
+        "start_run_again", 1, 120, "finished_runs_pkey", lambda ids: {"id": uuid4(), "origin": ids.finished[0]}
+    ),
+    "claim one queue": _case("claim_runs", BATCH, 3000, "runs_pending runs_pkey", lambda ids: claim(["mail"])),
+    "claim three queues": _case(
+        "claim_runs", BATCH, 3400, "runs_pending runs_pkey", lambda ids: claim(["mail", "media", "bulk"])
+    ),
+    "claim every queue": _case("claim_runs", BATCH, 4000, "runs_pending runs_pkey", lambda ids: claim(None)),
+    "claim one run": _case("claim_runs", 1, 120, "runs_pending runs_pkey", lambda ids: claim(["mail"], limit=1)),
+    "claim from an empty queue": _case("claim_runs", 0, 30, "runs_pending runs_pkey", lambda ids: claim(["none"])),
+    "complete": _case("complete_runs", BATCH, 1300, "runs_pkey", lambda ids: held(ids, results=b"true")),
+    "fail": _case("fail_runs", BATCH, 1700, "runs_pkey", lambda ids: held(ids, errors=_ERROR)),
+    "retry": _case("retry_runs", BATCH, 3500, "runs_pkey", lambda ids: held(ids, errors=_ERROR, delays=_HOUR)),
+    "repeat": _case("repeat_runs", BATCH, 3500, "runs_pkey", lambda ids: held(ids, errors=_ERROR)),
+    "snooze": _case("snooze_runs", BATCH, 3500, "runs_pkey", lambda ids: held(ids, delays=_HOUR)),
+    "release": _case("release_runs", BATCH, 3500, "runs_pkey", held),
+    "cancel": _case("cancel_runs", BATCH, 1300, "runs_pkey", lambda ids: {"ids": ids.pending}),
+    "due": _case("due_runs", BATCH, 2900, "runs_due runs_pkey", lambda ids: {"limit": BATCH}),
+    "expire": _case("expire_runs", BATCH, 1900, "runs_expiring runs_pkey", lambda ids: {"limit": BATCH}),
+    "reap": _case("lock_lost_claims", BATCH, 700, "runs_claimed", lambda ids: {"limit": BATCH}),
+    "next due": _case("next_due", 1, 20, "runs_due runs_expiring", lambda ids: {}),
+    "next lease end": _case("next_lease_end", 1, 10, "", lambda ids: {}),
+    "held claims": _case("held_claims", 1000, 600, "runs_claimed", lambda ids: {"worker": LOST}),
+    "settled claims": _case(
+        "settled_claims",
+        2 * BATCH,
+        1200,
+        "finished_runs_pkey attempts_pkey",
+        lambda ids: {"ids": ids.finished, "claim_ids": ids.finished_claims},
+    ),
+    "results": _case("results", BATCH, 800, "finished_runs_pkey", lambda ids: {"ids": ids.finished}),
+    "live run by id": _case(
+        "run_by_id", 1, 100, "runs_pkey finished_runs_pkey", lambda ids: {"id": ids.pending[0]}
+    ),
+    "finished run by id": _case(
+        "run_by_id", 1, 100, "runs_pkey finished_runs_pkey", lambda ids: {"id": ids.finished[0]}
+    ),
+    "existing runs": _case(
+        "existing_runs", BATCH, 800, "runs_pkey finished_runs_pkey", lambda ids: {"ids": ids.finished}
+    ),
+    "undo finished starts": _case(
+        "undo_finished_starts", 0, 8200, "runs_pkey finished_runs_pkey", lambda ids: {"ids": ids.pending}
+    ),
+}  # fmt: skip
+
+
+def _new(count: int) -> list[UUID]:
+    return sorted(uuid4() for _ in range(count))

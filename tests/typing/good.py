@@ -1,0 +1,191 @@
+"""Uses of the public API that must type-check, and with which types. Read by type checkers only, never run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, assert_type
+from uuid import UUID
+
+from stepwell import (
+    App,
+    Attempt,
+    Call,
+    Error,
+    Page,
+    Reason,
+    Retry,
+    Run,
+    RunFailed,
+    RunInfo,
+    Snooze,
+    State,
+    SyncRun,
+    Task,
+    current,
+)
+
+
+@dataclass
+class Order:
+    id: int
+
+
+@dataclass
+class Receipt:
+    text: str
+
+
+Starts = Callable[[Order], Coroutine[Any, Any, Run[Receipt]]]
+
+app = App()
+elsewhere = App("postgresql://localhost/shop", home="/tmp", schema="other", lease="30s", migrate=False)
+
+
+@app.task
+async def charge(order: Order, amount: float = 1.0) -> Receipt:
+    return Receipt(f"{order.id}: {amount}")
+
+
+@app.task
+def add(one: int, two: int) -> int:
+    return one + two
+
+
+@app.task(
+    name="shop.ship",
+    queue="ships",
+    priority=10,
+    retry=Retry(attempts=5, backoff=[1, "10s", timedelta(minutes=1)], on=(OSError, "CODE"), never=ValueError),
+    timeout=30,
+    expires="1h",
+    tags={"team": "ships"},
+)
+async def ship(order: Order, *, express: bool) -> list[Receipt]:
+    return [Receipt(f"{order.id} {express}")]
+
+
+@app.task(executor="process")
+def crunch(numbers: list[int]) -> dict[str, int]:
+    return {"sum": sum(numbers)}
+
+
+@app.task()
+async def nothing() -> None:
+    assert_type(current.run_id, UUID)
+    assert_type(current.attempt, int)
+    assert_type(current.key, str | None)
+    assert_type(current.cancelled, bool)
+    raise Snooze("1m")
+
+
+assert_type(nothing, Task[[], None])
+
+
+async def starts(order: Order) -> None:
+    run = await charge.start(order)
+    assert_type(run, Run[Receipt])
+    assert_type(await run.result(), Receipt)
+    assert_type(await run.result(timeout=60), Receipt)
+    assert_type(await run.result("5m"), Receipt)
+    assert_type((await run.result(timedelta(seconds=5))).text, str)
+    assert_type(await charge.start(order, amount=2.5), Run[Receipt])
+    assert_type(await charge.start(order=order), Run[Receipt])
+    assert_type(await add.start(1, two=2), Run[int])
+    assert_type(await (await add.start(1, 2)).result(), int)
+    assert_type(await ship.start(order, express=True), Run[list[Receipt]])
+    assert_type(await crunch.start([1, 2]), Run[dict[str, int]])
+    assert_type(await nothing.start(), Run[None])
+
+
+async def options(order: Order) -> None:
+    changed = charge.options(
+        key="order-7", priority=1, delay="5m", queue="pay", retry=Retry(attempts=1), timeout=timedelta(minutes=1),
+        expires=3600, tags={"tenant": "acme"},
+    )  # fmt: skip
+    assert_type(await changed.start(order), Run[Receipt])
+    assert_type(await charge.options(at=datetime.now(UTC)).options(key="k").start(order, 2.0), Run[Receipt])
+    assert_type(await changed(order), Receipt)
+    assert_type(changed.sync.start(order).result(), Receipt)
+
+
+async def many(order: Order) -> None:
+    assert_type(await charge.start_many([(order,), (order, 2.0)]), list[Run[Receipt]])
+    assert_type(await add.start_many((n, n) for n in range(10)), list[Run[int]])
+    assert_type(await ship.start_many([Call((order,), {"express": True}, {"key": "k"})]), list[Run[list[Receipt]]])
+
+
+async def calls(order: Order) -> None:
+    assert_type(await charge(order), Receipt)
+    assert_type(await add(1, 2), int)
+    assert_type(await ship(order, express=False), list[Receipt])
+    receipt: Receipt = await charge.fn(order)
+    total: int = add.fn(1, 2) + crunch.fn([len(receipt.text)])["sum"]
+    assert total
+
+
+def blocking(order: Order) -> None:
+    run = charge.sync.start(order, amount=1.0)
+    assert_type(run, SyncRun[Receipt])
+    assert_type(run.result(timeout="1m"), Receipt)
+    assert_type(run.id, UUID)
+    assert_type(run.info(), RunInfo)
+    assert_type(run.retry(), SyncRun[Receipt])
+    assert_type(run.attempts(), list[Attempt])
+    assert_type(add.sync.start_many([(1, 2)]), list[SyncRun[int]])
+    run.cancel()
+
+
+async def handles(run: Run[Receipt]) -> None:
+    assert_type(run.id, UUID)
+    assert_type(run.key, str | None)
+    assert_type(await run.retry(), Run[Receipt])
+    assert_type(await run.attempts(), list[Attempt])
+    assert_type(run.sync.result(), Receipt)
+    await run.cancel()
+    try:
+        await run.result()
+    except RunFailed as failed:
+        assert_type(failed.code, str | None)
+        assert_type(failed.message, str)
+
+
+async def reads() -> None:
+    assert_type(app.run("order-7"), Run[Any])
+    assert_type(app.run(UUID(int=1)), Run[Any])
+    assert_type(await app.start("shop.ship", Order(1), express=True), Run[Any])
+    assert_type(await app.definition("shop.ship").options(key="k").start(1), Run[Any])
+    page = await app.runs(
+        state=[State.FAILED, "expired"], name="shop.ship", queue="ships", kind="task", tags={"team": "ships"},
+        error="ValueError", since=datetime.now(UTC), limit=10,
+    )  # fmt: skip
+    assert_type(page, Page)
+    assert_type(page.items, list[RunInfo])
+    assert_type(await app.runs(state="failed", after=page.next), Page)
+    assert_type(app.dsn, str)
+
+
+def fields(info: RunInfo) -> None:
+    assert_type(info.id, UUID)
+    assert_type(info.kind, Literal["task", "workflow", "graph"])
+    assert_type(info.state, State)
+    assert_type(info.input, dict[str, Any])
+    assert_type(info.attempt, int)
+    assert_type(info.due_at, datetime | None)
+    assert_type(info.created_at, datetime)
+    assert_type(info.worker, UUID | None)
+    assert_type(info.tags, dict[str, Any])
+    assert_type(info.error, Error | None)
+    if info.error is not None:
+        assert_type(info.error.reason, Reason)
+        assert_type(info.error.code, str | None)
+
+
+async def running() -> None:
+    async with app, app.worker(queues=["ships"], slots=10, grace="30s") as worker:
+        await worker.stop(5.0)
+
+
+def passed_on(task: Task[[Order], Receipt], tags: Mapping[str, str]) -> Starts:
+    return task.options(tags=tags).start

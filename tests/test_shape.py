@@ -68,7 +68,9 @@ BROAD_EXCEPTS = {
     "worker/run_task.py:run_task": "user code: whatever it raises is its outcome",
 }
 CLOCKS = {
+    "cli/": "ages on the screen, and how far this machine's clock is off: nothing is decided by them",
     "model/ids.py": "an id is made by the caller, before the round trip; no deadline is compared with it",
+    "cli/doctor.py:examine": "how far the two clocks are apart is the question",
 }
 RANDOM = {
     "engine/settle.py": "the noise that spreads delays; it names nothing",

@@ -32,7 +32,8 @@ class Stepwell:
     async def __aexit__(self, *_error: object) -> None:
         if self.process.returncode is None:
             self.process.kill()
-        await self.process.wait()
+        # To the end of the output, and not only of the process: its own workers hold the pipe, too.
+        await self.exit_code()
 
     async def line(self, pattern: str) -> re.Match[str]:
         """The next line with this in it."""

@@ -67,7 +67,7 @@ async def client(dsn: str) -> AsyncIterator[App]:
 def until_running(client: App) -> Callable[[Run[Any]], Awaitable[None]]:
     async def wait(run: Run[Any]) -> None:
         async with asyncio.timeout(20):
-            while (await run.info()).state != "running":
+            while (await run.info()).state != "running":  # noqa: ASYNC110  # it happens in another process
                 await asyncio.sleep(0.02)
 
     return wait

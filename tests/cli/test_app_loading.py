@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from stepwell import App
@@ -12,7 +14,7 @@ APP = "from stepwell import App\n"
 def module(tmp_path, monkeypatch):
     """Write a module with a name of its own into the working directory."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.path", [*__import__("sys").path])
+    monkeypatch.setattr("sys.path", list(sys.path))
     name = f"loaded_{tmp_path.name.replace('-', '_')}"
 
     def write(text: str) -> str:

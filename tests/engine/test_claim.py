@@ -8,8 +8,7 @@ from stepwell.engine import runs
 from stepwell.model.ids import WorkerId, new_claim_id, new_worker_id
 from stepwell.model.run import Claim
 from stepwell.model.states import State
-from stepwell.store.pool import Database, Tx
-from stepwell.store.pool import Transaction
+from stepwell.store.pool import Database, Transaction, Tx
 from tests.factory import a_start, a_worker, execute, state_of
 
 

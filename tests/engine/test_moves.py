@@ -119,5 +119,5 @@ async def test_a_move_made_twice_moves_once(tx: Transaction, move: str) -> None:
 
 
 def test_live_and_finished_states_are_all_states() -> None:
-    assert LIVE | FINISHED == set(State)
+    assert set(State) == LIVE | FINISHED
     assert not LIVE & FINISHED

@@ -6,12 +6,16 @@ The partitions of single days are left out: they come and go.
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import asyncpg
 
+import stepwell
+
 Connection = Any  # the driver's class is generic in its stubs only
 
+SCHEMA = Path(stepwell.__file__).parent / "store" / "sql" / "schema.sql"
 HEAD = "-- What the migrations make. Written by a test: STEPWELL_WRITE_SCHEMA=1 ./dev test tests/store/test_schema.py\n"
 
 RELATIONS = """

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import os
-from importlib.resources import files
+
+import pytest
 
 from stepwell.store.pool import Database
-from tests.store.schema_dump import schema_dump
-
-SCHEMA = files("stepwell.store").joinpath("sql", "schema.sql")
+from tests.store.schema_dump import SCHEMA, schema_dump
 
 
-async def test_the_schema_file_is_what_the_migrations_make(database: Database) -> None:
+@pytest.fixture
+async def made(database: Database) -> str:
     connection = await database.connect()
     try:
-        made = await schema_dump(connection)
+        return await schema_dump(connection)
     finally:
         await connection.close()
+
+
+def test_the_schema_file_is_what_the_migrations_make(made: str) -> None:
     if os.environ.get("STEPWELL_WRITE_SCHEMA"):
-        with open(str(SCHEMA), "w", encoding="utf-8") as file:
-            file.write(made)
-    written = SCHEMA.read_text(encoding="utf-8") if SCHEMA.is_file() else ""
-    assert made == written, "run it again with STEPWELL_WRITE_SCHEMA=1, and look at the difference"
+        SCHEMA.write_text(made, encoding="utf-8")
+    assert made == SCHEMA.read_text(encoding="utf-8"), "write it with STEPWELL_WRITE_SCHEMA=1; look at the difference"

@@ -9,8 +9,8 @@ from stepwell.store.pool import Transaction
 from stepwell.store.statements import Statement, checked_schema, in_schema, load, parse
 
 HOSTILE = [
-    "", " ", "Stepwell", "1st", "a-b", "a b", "a.b", "a;drop schema public", 'a"b', "a'b", "a\n", "a\x00", "ä", "a" * 41,
-    "pg_catalog", "pg_mine", "information_schema", "$user", "--", "a/**/", "%s", "{0}",
+    "", " ", "Stepwell", "1st", "a-b", "a b", "a.b", "a;drop schema public", 'a"b', "a'b", "a\n", "a\x00", "ä",
+    "a" * 41, "pg_catalog", "pg_mine", "information_schema", "$user", "--", "a/**/", "%s", "{0}",
 ]  # fmt: skip
 
 

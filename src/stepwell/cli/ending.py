@@ -75,7 +75,7 @@ class Ending:
             try:
                 event = self._events.get(timeout=patience)
             except Empty:
-                log.error("stopping takes too long: cut off after %.0f s", patience)
+                log.warning("something of the app's still runs after %g s: leaving without it", patience)
                 self._cut()
             if event == "left":
                 patience = LEAVING
@@ -92,7 +92,7 @@ class Ending:
         if not self.ready:
             self.code = 0
         elif heard == 1:
-            log.info("stopping on %s: attempts have %.0f s to end; once more to stop now", event, self._grace)
+            log.info("stopping on %s: attempts have %g s to end; once more to stop now", event, self._grace)
         else:
             log.info("stopping now on %s: what is running is released", event)
         if self._steps:

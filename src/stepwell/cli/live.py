@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -34,23 +35,21 @@ class Move:
     state: str
     attempt: int
     error: str | None
-    took: timedelta | None
-    due_in: timedelta | None
+    seconds: float | None
+    """From the last attempt's start to the end, when it has finished."""
+    due_in: float | None
 
     @classmethod
     def read(cls, row: Row) -> Move:
-        ended, began, due = row["finished_at"], row["started_at"], row["due_at"]
-        took = ended - began if ended and began else None
-        due_in = due - datetime.now(UTC) if due else None
-        return cls(row["id"], row["name"], row["state"], row["attempt"], row["error"], took, due_in)
+        return cls(**dict(row))
 
     def remarks(self) -> Iterator[str]:
         if self.attempt > 1:
             yield f"attempt {self.attempt}"
-        if self.took is not None:
-            yield f"{self.took.total_seconds():.2f} s"
-        if self.due_in is not None and self.due_in > timedelta(0):
-            yield f"in {self.due_in.total_seconds():.0f} s"
+        if self.seconds is not None:
+            yield f"{self.seconds:.2f} s"
+        if self.due_in is not None and self.due_in > 0:
+            yield f"in {self.due_in:.1f} s"
         if self.error is not None:
             yield self.error
 
@@ -112,7 +111,7 @@ def _line(move: Move) -> object:
     from rich.text import Text
 
     return Text.assemble(
-        (f"{datetime.now():%H:%M:%S} ", "dim"),
+        (time.strftime("%H:%M:%S "), "dim"),
         (f"{move.state:<10}", COLOURS.get(move.state, "")),
         f" {plain(move.name)} ",
         (str(move.id), "dim"),

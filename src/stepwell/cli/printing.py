@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from dataclasses import asdict
+from datetime import datetime
 from typing import Any
 
 import click
 import msgspec
+
+from stepwell.model.run import Attempt, RunInfo
 
 # Cc: control characters. Cf: invisible ones, among them those that turn the direction of writing.
 # Cs: halves of surrogate pairs, which cannot be encoded. Zl, Zp: line ends of another alphabet.
@@ -41,6 +44,14 @@ def json_text(value: Any) -> str:
     return "".join(each if _is_shown(each) else _json_escape(each) for each in text)
 
 
+def facts(value: RunInfo | Attempt) -> dict[str, Any]:
+    """What the tables say, as plain data."""
+    told = asdict(value)
+    if told["error"] is not None:
+        del told["error"]["types"]
+    return told
+
+
 def echo_json(value: Any) -> None:
     click.echo(json_text(value))
 
@@ -67,8 +78,9 @@ def age(seconds: float) -> str:
     return "0s"
 
 
-def since(moment: datetime | None) -> str:
-    return "" if moment is None else f"{age((datetime.now(UTC) - moment).total_seconds())} ago"
+def local(moment: datetime) -> str:
+    """A moment as the clock on the wall shows it, to be found again in other logs."""
+    return f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 def _is_shown(character: str) -> bool:

@@ -13,7 +13,7 @@ from stepwell.cli.connection import reached, run_async
 from stepwell.cli.exits import Exit, exit_code, say
 from stepwell.cli.options import as_json as json_option
 from stepwell.cli.options import on_database, open_app
-from stepwell.cli.printing import echo_json, echo_table, since
+from stepwell.cli.printing import echo_json, echo_table, facts, local
 from stepwell.handle import Run
 from stepwell.model.errors import StepwellError
 from stepwell.model.run import Page, RunInfo
@@ -35,7 +35,7 @@ def runs(*, as_json: bool, dsn: str | None, schema: str | None, home: str | None
     """List runs, newest first."""
     page = run_async(_page(open_app(dsn, schema, home), which))
     if as_json:
-        echo_json(page)
+        echo_json({"items": [facts(info) for info in page.items], "next": page.next})
         return
     echo_table(("run", "state", "name", "queue", "attempt", "started", "error"), [_row(info) for info in page.items])
     if page.next is not None:
@@ -52,7 +52,7 @@ async def _page(app: App, which: dict[str, Any]) -> Page:
 def _row(info: RunInfo) -> tuple[str, ...]:
     error = "" if info.error is None else f"{info.error.type}: {info.error.message}"
     short = error if len(error) <= WIDEST else error[: WIDEST - 1] + "…"
-    return (str(info.id), info.state, info.name, info.queue, str(info.attempt), since(info.created_at), short)
+    return (str(info.id), info.state, info.name, info.queue, str(info.attempt), local(info.created_at), short)
 
 
 @click.command()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
-from datetime import datetime
 from typing import Any
 
 import click
@@ -13,7 +11,7 @@ from stepwell.app import App
 from stepwell.cli.connection import reached, run_async
 from stepwell.cli.options import as_json as json_option
 from stepwell.cli.options import on_database, open_app
-from stepwell.cli.printing import coloured, echo_json, json_text, plain, since
+from stepwell.cli.printing import coloured, echo_json, facts, json_text, local, plain
 from stepwell.model.run import Attempt, Error, RunInfo
 
 
@@ -25,7 +23,7 @@ def show(run: str, *, as_json: bool, dsn: str | None, schema: str | None, home: 
     """Show a run, named by its id or key, with its attempts and their errors."""
     info, attempts = run_async(_ask(open_app(dsn, schema, home), run))
     if as_json:
-        echo_json({**asdict(info), "attempts": attempts})
+        echo_json({**facts(info), "attempts": [facts(attempt) for attempt in attempts]})
         return
     for field, value in _fields(info):
         click.echo(f"{field:<9} {coloured(plain(value))}")
@@ -53,7 +51,7 @@ def _fields(info: RunInfo) -> Iterator[tuple[str, str]]:
     if info.state == "completed":
         yield "result", json_text(info.result)
     moments = {"created": info.created_at, "due": info.due_at, "expires": info.expires_at, "finished": info.finished_at}
-    yield from ((name, _moment(moment)) for name, moment in moments.items() if moment is not None)
+    yield from ((name, local(moment)) for name, moment in moments.items() if moment is not None)
     yield "attempts", f"{info.attempt}, of which {info.failures} failed"
 
 
@@ -61,7 +59,7 @@ def _show_attempt(attempt: Attempt) -> None:
     took = ""
     if attempt.ended_at is not None:
         took = f" after {(attempt.ended_at - attempt.started_at).total_seconds():.2f} s"
-    click.echo(f"\nattempt {attempt.attempt}: {coloured(plain(attempt.outcome))}{took}, {_moment(attempt.started_at)}")
+    click.echo(f"\nattempt {attempt.attempt}: {coloured(plain(attempt.outcome))}{took}, {local(attempt.started_at)}")
     click.echo(f"  worker {attempt.worker}")
     if attempt.error is not None:
         _show_error(attempt.error)
@@ -72,7 +70,3 @@ def _show_error(error: Error) -> None:
     click.echo(plain(f"  {error.type}: {error.message} ({error.reason.value}{code})"))
     for line in (error.traceback or "").splitlines():
         click.echo(f"  │ {plain(line)}")
-
-
-def _moment(moment: datetime) -> str:
-    return f"{moment.astimezone():%Y-%m-%d %H:%M:%S %Z} ({since(moment)})"

@@ -12,9 +12,8 @@ from stepwell.cli.connection import reached, run_async
 from stepwell.cli.loading import load_app
 from stepwell.cli.options import as_json as json_option
 from stepwell.cli.options import length, on_database, open_app
-from stepwell.cli.printing import echo_json, json_text
+from stepwell.cli.printing import echo_json, facts, json_text
 from stepwell.handle import Run
-from stepwell.model.run import RunInfo
 
 Input = tuple[list[Any], dict[str, Any]]
 
@@ -86,8 +85,4 @@ async def _start(app: App, name: str, input: Input, options: dict[str, Any], *, 
             return
         click.echo(run.id, err=True)
         result = await run.result()
-        click.echo(json_text(_shown(await run.info()) if as_json else result))
-
-
-def _shown(info: RunInfo) -> Any:
-    return msgspec.to_builtins(info)
+        click.echo(json_text(facts(await run.info()) if as_json else result))

@@ -30,7 +30,7 @@ LONGEST_PAUSE = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Signalled:
-    number: signal.Signals
+    """By SIGTERM or SIGINT, which mean the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,10 @@ class Child:
 def worker_command(
     reference: str, *, queues: Sequence[str] | None, slots: int, grace: float, log_level: str
 ) -> list[str]:
-    """The command line of one worker."""
+    """The command line of one worker. `-P`: a file of the user's must not stand in for one of our modules."""
     only = [] if queues is None else ["--queues", ",".join(queues)]
     return [
-        *(sys.executable, "-m", "stepwell", "worker", reference, *only, "--slots", str(slots)),
+        *(sys.executable, "-P", "-m", "stepwell", "worker", reference, *only, "--slots", str(slots)),
         *("--grace", str(grace), "--log-level", log_level),
     ]
 
@@ -97,8 +97,8 @@ class Supervisor:
 
     def _judge(self, event: Signalled | Ended | PauseOver) -> None:
         match event:
-            case Signalled(number):
-                self._forward(number)
+            case Signalled():
+                self._stop()
             case Ended(place, code):
                 self._ended(place, code)
             case PauseOver(place) if not self._stopping:
@@ -120,14 +120,16 @@ class Supervisor:
         child = self._children.pop(place)
         lived = time.monotonic() - child.started
         if self._stopping:
-            self._code = self._code or min(abs(code), 1)
-            log.log(logging.ERROR if code else logging.INFO, "worker %d ended: %s", place, how(code))
+            # One that had not come so far as to hear signals dies of ours, and has nothing to lose.
+            clean = code in (0, -signal.SIGTERM)
+            self._code = self._code or (Exit.DONE if clean else Exit.FAILED)
+            log.log(logging.INFO if clean else logging.ERROR, "worker %d ended: %s", place, how(code))
             return
         self._proven = self._proven or lived >= QUICK_DEATH
         if code in (Exit.WRONG_USAGE, Exit.NOT_REACHABLE) and not self._proven:
             # It has just said why, and it would say the same again.
             self._code = code
-            self._forward(signal.SIGTERM)
+            self._stop()
             return
         pause = self._pause(place, lived)
         log.error(
@@ -146,14 +148,15 @@ class Supervisor:
         timer.daemon = True
         timer.start()
 
-    def _forward(self, number: signal.Signals) -> None:
+    def _stop(self) -> None:
+        """Each call is one more signal to every worker: the second means now."""
         self._stopping = True
         for child in self._children.values():
             with suppress(ProcessLookupError):
-                child.process.send_signal(number)
+                child.process.terminate()
 
-    def _signalled(self, number: int, _frame: FrameType | None) -> None:
-        self._events.put(Signalled(signal.Signals(number)))
+    def _signalled(self, _number: int, _frame: FrameType | None) -> None:
+        self._events.put(Signalled())
 
 
 def how(code: int) -> str:

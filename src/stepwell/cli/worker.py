@@ -18,7 +18,7 @@ from stepwell.beside import beside
 from stepwell.cli import logs
 from stepwell.cli.connection import PATIENCE, reached, run_async
 from stepwell.cli.ending import Ending
-from stepwell.cli.exits import exit_code, told
+from stepwell.cli.exits import Exit, exit_code
 from stepwell.cli.loading import load_app
 from stepwell.cli.options import length, names
 from stepwell.cli.supervisor import Supervisor, worker_command
@@ -93,18 +93,16 @@ def serve(reference: str, wanted: Wanted, *, leash: int | None) -> int:
 
 async def _to_the_end(app: App, wanted: Wanted, ending: Ending) -> int:
     """Work until told to stop; the exit code. None of the ways a worker can die is silent."""
-    code = 0
+    code = Exit.DONE
     try:
         await work(app, wanted, ending)
         log.info("stopped: worker %s", wanted.name)
     except asyncio.CancelledError:
         log.info("stopped before it was ready: worker %s", wanted.name)
     except Exception as error:
-        if exit_code(error) is None:
-            log.critical("worker %s died", wanted.name, exc_info=True)
-            code = 1
-        else:
-            code = told(error)
+        known = exit_code(error)
+        code = known or Exit.FAILED
+        log.critical("worker %s died: %s", wanted.name, error, exc_info=known is None)
     # Here and not later: the event loop's own end may wait for a thread that is stuck.
     ending.leave(code)
     return code

@@ -22,6 +22,8 @@ from stepwell.telemetry import log
 
 PING = 10.0
 """Seconds between two looks at whether the connection still hears."""
+GATHER = 0.005
+"""Seconds between two announcements. The first of a burst leaves at once, and the rest of it together."""
 FAREWELL = 2.0
 _PAYLOAD = 7_000
 """Postgres refuses a payload of 8,000 bytes."""
@@ -107,6 +109,7 @@ class PostgresDispatch:
             await self._listen(connection)
             if self._outbox:
                 await self._send(connection)
+                await asyncio.sleep(GATHER)
                 continue
             try:
                 async with asyncio.timeout_at(next_ping):

@@ -30,7 +30,7 @@ _RESERVED = frozenset(
     from full grant group having ilike in information_schema initially inner intersect into is isnull join lateral
     leading left like limit localtime localtimestamp natural not notnull null offset on only or order outer overlaps
     placing primary references returning right select session_user similar some symmetric system_user table
-    tablesample then to trailing true union unique user using variadic verbose when where window with""".split()
+    tablesample then to trailing true union unique user using variadic verbose when where window with""".split()  # noqa: SIM905
 )
 
 

@@ -26,14 +26,14 @@ select (select count(*) from stepwell.workers w where w.lease_until > stepwell.n
 
 -- name: moving_runs
 -- Live runs, newest first, and those that finished in the last `since`; no payload is read.
-(select r.id, r.name, r.state, r.attempt, r.due_at, r.started_at, null::timestamptz as finished_at,
-        null::text as error
+(select r.id, r.name, r.state, r.attempt, null::float8 as seconds, null::text as error,
+        extract(epoch from r.due_at - stepwell.now())::float8 as due_in
    from stepwell.runs r
   order by r.id desc
   limit :limit)
 union all
-(select f.id, f.name, f.state, f.attempt, null, f.started_at, f.finished_at,
-        f.error ->> 'type' || ': ' || left(f.error ->> 'message', 200)
+(select f.id, f.name, f.state, f.attempt, extract(epoch from f.finished_at - f.started_at)::float8,
+        f.error ->> 'type' || ': ' || left(f.error ->> 'message', 200), null
    from stepwell.finished_runs f
   where f.finished_at > stepwell.now() - :since::interval
   order by f.id desc

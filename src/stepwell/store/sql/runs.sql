@@ -67,6 +67,7 @@ delete from stepwell.runs r
 -- moves: pending -> running
 -- One index range per queue. Without a list of queues, every queue that has pending runs is found by
 -- skipping from one to the next along the same index.
+-- The update does not ask for 'pending' again: the rows are locked, and asking would offer it that index.
 with recursive busy (queue) as (
     (select r.queue
        from stepwell.runs r
@@ -108,7 +109,6 @@ update stepwell.runs r
        claimed_by = :worker::uuid,
        started_at = stepwell.now()
  where r.id = any(array(select n.id from next n))
-   and r.state = 'pending'
 returning r.id, r.name, r.queue, r.priority, r.input, r.key, r.tags, r.retry, r.timeout, r.attempt,
           r.failures, r.root_id;
 

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+from stepwell import App
+from stepwell.dispatch.postgres import PostgresDispatch
+from stepwell.engine import runs
+from stepwell.model.ids import new_worker_id
+from stepwell.model.states import State
+from stepwell.services.due import Due
+from stepwell.services.leader import Leadership
+from stepwell.services.partitions import Partitions
+from stepwell.services.reaper import Reaper
+from stepwell.services.service import Services
+from stepwell.store.pool import Database
+from stepwell.telemetry import Telemetry
+from stepwell.testing import Clock
+from tests.factory import a_start, claimed, state_of
+
+
+async def test_due_moves_what_is_due_and_says_when_to_look_again(database: Database) -> None:
+    now, soon = a_start(delay=timedelta(0)), a_start(delay=timedelta(seconds=0.5))
+    await runs.start(database, [now, soon, a_start(delay=timedelta(days=1))])
+    due = Due(database, PostgresDispatch(database))
+    assert await due.run_once() == 0.0
+    assert await state_of(database, now.id) is State.PENDING  # type: ignore[arg-type]
+    assert 0 < await due.run_once() <= 0.5
+
+
+async def test_the_reaper_sleeps_until_the_next_lease_ends(database: Database, dsn: str) -> None:
+    claim = await claimed(database)  # type: ignore[arg-type]
+    dispatch = PostgresDispatch(database)
+    reaper = Reaper(database, dispatch, Telemetry())
+    assert await reaper.run_once() == 5.0
+    assert await state_of(database, claim.id) is State.RUNNING  # type: ignore[arg-type]
+    await Clock(dsn).skip("61s")
+    await reaper.run_once()
+    assert await state_of(database, claim.id) is State.PENDING  # type: ignore[arg-type]
+    await dispatch.close()
+
+
+async def test_many_leaders_at_once_do_no_harm(database: Database, dsn: str) -> None:
+    claims = [await claimed(database) for _ in range(20)]  # type: ignore[arg-type]
+    await runs.start(database, [a_start(delay=timedelta(minutes=1)) for _ in range(300)])
+    await Clock(dsn).skip("2m")
+    dispatch = PostgresDispatch(database)
+    parts = [Due(database, dispatch) for _ in range(8)]
+    reapers = [Reaper(database, dispatch, Telemetry()) for _ in range(8)]
+    await asyncio.gather(*(each.run_once() for each in parts), *(each.run_once() for each in reapers))
+    await dispatch.close()
+    for claim in claims:
+        (attempt,) = await database.rows("attempts_of", id=claim.id)
+        assert attempt["outcome"] == "failed"
+    pending = await database.rows(
+        "list_runs", after=None, states=["pending"], name=None, queue=None, kind=None, tags=None, error=None,
+        since=None, limit=1000,
+    )  # fmt: skip
+    assert len(pending) == 320
+
+
+async def test_a_leader_that_is_gone_is_followed_by_another(database: Database, dsn: str) -> None:
+    hold = timedelta(seconds=10)
+    first, second = (Leadership(database, worker=new_worker_id(), services=["due"], hold=hold) for _ in range(2))
+    await first.renew()
+    await second.renew()
+    assert (first.terms, second.terms) == ({"due": 1}, {})
+    await Clock(dsn).skip("11s")
+    await second.renew()
+    await first.renew()
+    assert (first.terms, second.terms) == ({}, {"due": 2})
+
+
+async def test_partitions_stand_ready_for_the_days_ahead(database: Database, dsn: str) -> None:
+    connection = await database.connect()
+    count = "select count(*) from pg_inherits where inhparent = 'stepwell.finished_runs'::regclass"
+    before = await connection.fetchval(count)
+    await Clock(dsn).skip("3d")
+    await Partitions(database).run_once()
+    assert await connection.fetchval(count) == before + 3
+    await Partitions(database).run_once()
+    assert await connection.fetchval(count) == before + 3
+    await connection.close()
+
+
+async def test_a_day_that_had_no_partition_keeps_its_rows_in_the_default_one(database: Database, dsn: str) -> None:
+    await Clock(dsn).skip("30d")
+    claim = await claimed(database)  # type: ignore[arg-type]
+    await runs.cancel(database, [claim.id])
+    await Partitions(database).run_once()
+    assert await state_of(database, claim.id) is State.CANCELLED  # type: ignore[arg-type]
+
+
+async def test_a_service_that_fails_is_tried_again(database: Database) -> None:
+    done = asyncio.Event()
+
+    class Flaky:
+        name = "flaky"
+        passes = 0
+
+        async def run_once(self) -> float:
+            self.passes += 1
+            if self.passes < 3:
+                raise RuntimeError("this pass failed")
+            done.set()
+            return 60.0
+
+    services = Services(database, Telemetry(), [Flaky()], worker=new_worker_id(), lease=timedelta(seconds=30))
+    running = asyncio.create_task(services.run())
+    async with asyncio.timeout(10):
+        await done.wait()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_services_start_and_stop_a_hundred_times(database: Database) -> None:
+    dispatch, telemetry = PostgresDispatch(database), Telemetry()
+    parts = [Due(database, dispatch), Reaper(database, dispatch, telemetry), Partitions(database)]
+    for turn in range(100):
+        services = Services(database, telemetry, parts, worker=new_worker_id(), lease=timedelta(seconds=30))
+        running = asyncio.create_task(services.run())
+        for _ in range(turn % 13):
+            await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    await dispatch.close()
+
+
+async def test_workers_start_and_stop_while_runs_flow(app: App) -> None:
+    @app.task
+    async def work(n: int) -> int:
+        return n
+
+    started = await work.start_many([(n,) for n in range(1000)])
+    for _ in range(8):
+        async with app.worker(slots=20):
+            await asyncio.sleep(0.01)
+    async with app.worker():
+        assert [await run.result(20) for run in started] == list(range(1000))
+    assert {(await run.info()).failures for run in started[::100]} == {0}

@@ -1,0 +1,44 @@
+"""Bodies that other processes can import: module-level, as executor="process" needs them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from typing import Any
+
+from stepwell import App
+
+let_go = threading.Event()
+
+
+async def waits() -> None:
+    await asyncio.Event().wait()
+
+
+def blocks() -> None:
+    let_go.wait(30)
+
+
+def spins() -> None:
+    while True:
+        pass
+
+
+def dies() -> None:
+    os._exit(7)
+
+
+def adds(a: int, b: int) -> int:
+    return a + b
+
+
+def define(app: App) -> dict[str, Any]:
+    let_go.clear()
+    return {
+        "async": app.task(waits),
+        "thread": app.task(blocks),
+        "process": app.task(executor="process")(spins),
+        "dies": app.task(executor="process")(dies),
+        "adds": app.task(executor="process")(adds),
+    }

@@ -1,0 +1,342 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from stepwell import App, Fatal, Retry, RunCancelled, RunError, RunFailed, Snooze, State, current
+from stepwell.engine import runs
+from stepwell.model.ids import new_claim_id
+from stepwell.store.pool import Database
+from tests.waiting_for import until
+
+
+async def test_a_task_is_tried_again_until_it_succeeds(app: App) -> None:
+    tries = []
+
+    @app.task(retry=Retry(attempts=5, delay=0.01))
+    async def flaky() -> int:
+        tries.append(current.attempt)
+        if len(tries) < 3:
+            raise ConnectionError("not yet")
+        return len(tries)
+
+    async with app.worker():
+        run = await flaky.start()
+        assert await run.result(10) == 3
+    info, attempts = await run.info(), await run.attempts()
+    assert (info.attempt, info.failures) == (3, 2)
+    assert tries == [1, 2, 3]
+    assert [each.outcome for each in attempts] == ["failed", "failed", "completed"]
+    assert all(each.error and each.error.type == "ConnectionError" for each in attempts[:2])
+
+
+@pytest.mark.parametrize(
+    ("error", "retry", "attempts"),
+    [
+        (Fatal("never"), Retry(attempts=9, delay=0), 1),
+        (ValueError(), Retry(attempts=2, delay=0), 2),
+        (KeyError(), Retry(attempts=9, delay=0, never=LookupError), 1),
+        (KeyError(), Retry(attempts=2, delay=0, on=(OSError, LookupError)), 2),
+        (KeyError(), Retry(attempts=9, delay=0, on=OSError), 1),
+        (RunError("declined", code="CARD"), Retry(attempts=9, delay=0, never="CARD"), 1),
+        (RunError("declined", code="CARD"), Retry(attempts=2, delay=0, on="CARD"), 2),
+        (SystemExit(3), Retry(attempts=1), 1),
+        (KeyboardInterrupt(), Retry(attempts=1), 1),
+        (MemoryError(), Retry(attempts=1), 1),
+        (GeneratorExit(), Retry(attempts=1), 1),
+        (asyncio.CancelledError(), Retry(attempts=1), 1),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_the_policy_decides_by_what_was_raised(
+    app: App, error: BaseException, retry: Retry, attempts: int, kind: str
+) -> None:
+    async def on_loop() -> None:
+        raise error
+
+    def in_thread() -> None:
+        raise error
+
+    task: Any = app.task(retry=retry)(on_loop if kind == "async" else in_thread)
+    async with app.worker():
+        run = await task.start()
+        with pytest.raises(RunFailed):
+            await run.result(10)
+        assert len(await run.attempts()) == attempts
+        if isinstance(error, RunError):
+            failed = (await run.info()).error
+            assert failed is not None
+            assert failed.code == "CARD"
+
+
+async def test_a_snoozed_task_comes_back_and_no_failure_is_counted(app: App) -> None:
+    @app.task(retry=Retry(attempts=1))
+    async def later() -> int:
+        if current.attempt < 3:
+            raise Snooze(0.01)
+        return current.attempt
+
+    async with app.worker():
+        run = await later.start()
+        assert await run.result(10) == 3
+    assert (await run.info()).failures == 0
+
+
+@pytest.mark.parametrize("kind", ["async", "thread", "process"])
+async def test_an_attempt_that_takes_too_long_is_ended(app: App, kind: str) -> None:
+    from tests.worker import bodies
+
+    task: Any = bodies.define(app)[kind]
+    async with app.worker(slots=4):
+        run = await task.options(timeout=0.3, retry=Retry(attempts=1)).start()
+        with pytest.raises(RunFailed) as raised:
+            await run.result(20)
+        assert raised.value.reason == "timed_out"
+        bodies.let_go.set()
+
+
+async def test_a_body_that_ignores_its_timeout_loses_its_claim_but_keeps_its_slot(app: App) -> None:
+    ignored, end = asyncio.Event(), asyncio.Event()
+
+    @app.task(timeout=0.05, retry=Retry(attempts=1))
+    async def stubborn() -> None:
+        while not end.is_set():
+            try:
+                await end.wait()
+            except asyncio.CancelledError:
+                ignored.set()
+
+    async with app.worker(slots=1) as worker:
+        run = await stubborn.start()
+        with pytest.raises(RunFailed):
+            await run.result(10)
+        assert ignored.is_set()
+        assert worker._free() == 0
+        end.set()
+
+
+async def test_a_cancelled_body_is_told_within_a_second_and_its_result_refused(app: App) -> None:
+    begun, told = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def work() -> str:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            told.set()
+        return "too late"
+
+    async with app.worker():
+        run = await work.start()
+        await begun.wait()
+        await run.cancel()
+        async with asyncio.timeout(1):
+            await told.wait()
+        with pytest.raises(RunCancelled):
+            await run.result(5)
+
+
+async def test_a_cancelled_thread_can_see_it(app: App) -> None:
+    begun = threading.Event()
+
+    @app.task
+    def work() -> None:
+        begun.set()
+        while not current.cancelled:
+            threading.Event().wait(0.005)
+        seen.set()
+
+    seen = threading.Event()
+    async with app.worker():
+        run = await work.start()
+        await asyncio.to_thread(begun.wait, 5)
+        await run.cancel()
+        assert await asyncio.to_thread(seen.wait, 1.5)
+
+
+async def test_a_stopping_worker_lets_attempts_end_within_its_grace(app: App) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def work() -> str:
+        begun.set()
+        await go_on.wait()
+        return "finished"
+
+    async with app.worker(grace=10) as worker:
+        run = await work.start()
+        await begun.wait()
+        stopping = asyncio.create_task(worker.stop(10))
+        await asyncio.sleep(0)
+        go_on.set()
+        await stopping
+    assert await run.result(5) == "finished"
+
+
+async def test_a_stopping_worker_gives_back_the_rest_and_counts_no_failure(app: App) -> None:
+    begun = asyncio.Event()
+
+    @app.task
+    async def work() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with app.worker():
+        run = await work.start()
+        await begun.wait()
+    info = await run.info()
+    assert (info.state, info.failures, info.attempt) == (State.PENDING, 0, 1)
+    assert [each.outcome for each in await run.attempts()] == ["released"]
+
+
+async def test_a_claim_whose_answer_was_lost_is_given_back(app: App, dsn: str) -> None:
+    ran = []
+
+    @app.task(name="work")
+    async def work() -> int:
+        ran.append(current.attempt)
+        return 1
+
+    database = Database(dsn, "stepwell")
+    await database.open()
+    async with app.worker(queues=["elsewhere"]) as worker:
+        run = await work.start()
+        who = (await app._opening.database.rows("next_lease_end"), await _only_worker(database))[1]
+        await runs.claim(database, worker=who, claim_id=new_claim_id(), queues=["default"], names=["work"], limit=1)
+        await worker.compare()
+        await worker._ledger.drained()
+        info = await run.info()
+        assert (info.state, info.failures) == (State.PENDING, 0)
+    await database.close()
+
+
+async def _only_worker(database: Database) -> Any:
+    connection = await database.connect()
+    found = await connection.fetchval("select id from stepwell.workers where stopped_at is null")
+    await connection.close()
+    return found
+
+
+async def test_a_worker_without_its_lease_ends_what_it_runs_and_claims_nothing_until_it_is_back(app: App) -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def work() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async with app.worker(slots=1) as worker:
+        run = await work.start()
+        await begun.wait()
+        worker._lease_lost()
+        await ended.wait()
+        begun.clear()
+        await until(lambda: _is(run, State.PENDING))
+        assert worker._free() == 0
+        worker._lease_back()
+        await begun.wait()
+        assert (await run.info()).failures == 0
+
+
+async def _is(run: Any, state: State) -> bool:
+    return (await run.info()).state is state
+
+
+async def test_slots_are_never_over_committed(app: App) -> None:
+    running, most = 0, 0
+
+    @app.task
+    async def work() -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.001)
+        running -= 1
+
+    started = await work.start_many([() for _ in range(200)])
+    async with app.worker(slots=7):
+        await asyncio.gather(*(run.result(20) for run in started))
+    assert most <= 7
+
+
+async def test_a_blocked_event_loop_does_not_lose_the_lease(dsn: str) -> None:
+    import time
+
+    app = App(dsn, lease=0.5)
+
+    @app.task(retry=Retry(attempts=1))
+    async def block() -> int:
+        time.sleep(2)
+        return current.attempt
+
+    async with app, app.worker():
+        run = await block.start()
+        assert await run.result(10) == 1
+    assert [each.outcome for each in await _attempts(dsn, run.id)] == ["completed"]
+
+
+async def _attempts(dsn: str, run_id: Any) -> Any:
+    async with App(dsn) as app:
+        return await app.run(run_id).attempts()
+
+
+async def test_a_process_that_dies_fails_its_attempt_and_its_neighbours_go_on(app: App) -> None:
+    from tests.worker import bodies
+
+    tasks = bodies.define(app)
+    async with app.worker():
+        dies = await tasks["dies"].options(retry=Retry(attempts=2, delay=0)).start()
+        good = await tasks["adds"].start_many([(n, 1) for n in range(6)])
+        assert [await run.result(30) for run in good] == [1, 2, 3, 4, 5, 6]
+        with pytest.raises(RunFailed) as raised:
+            await dies.result(30)
+    assert raised.value.reason == "worker_lost"
+    assert (await dies.info()).attempt == 2
+
+
+async def test_a_part_of_the_worker_that_fails_ends_the_block(app: App) -> None:
+    async def broken(*_args: object, **_values: object) -> None:
+        raise RuntimeError("the ledger is broken")
+
+    @app.task
+    async def work() -> None: ...
+
+    with pytest.raises(BaseException) as raised:
+        async with app.worker() as worker:
+            worker._ledger._settle = broken  # type: ignore[method-assign,assignment]
+            await work.start()
+            await asyncio.Event().wait()
+    assert "the ledger is broken" in repr(raised.value)
+
+
+async def test_a_task_of_this_worker_may_start_children(app: App) -> None:
+    @app.task
+    async def child(n: int) -> int:
+        return n
+
+    @app.task
+    async def parent() -> int:
+        started = await child.start_many([(n,) for n in range(3)])
+        return sum([await run.result(10) for run in started])
+
+    async with app.worker():
+        run = await parent.start()
+        assert await run.result(10) == 3
+        children = [item for item in (await app.runs(name=child.name)).items if item.parent_id == run.id]
+    assert len(children) == 3
+
+
+def test_a_lease_must_be_long_enough_to_be_renewed() -> None:
+    from stepwell import InvalidSetting
+
+    with pytest.raises(InvalidSetting, match="lease"):
+        App("postgresql://nowhere/x", lease=timedelta(milliseconds=10))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -55,10 +56,20 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     shared = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         shared = shared.parent
-    os.environ.setdefault("STEPWELL_STATE", str(shared_state(shared)))
+    state = shared_state(shared)
+    os.environ.setdefault("STEPWELL_STATE", str(state))
     hold = embedded.ensure(shared / "server", linger=1.0)
     yield hold.dsn
     hold.release()
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        shutil.rmtree(state, ignore_errors=True)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Under xdist the last to leave is the controller, which never had the server itself."""
+    factory = getattr(session.config, "_tmp_path_factory", None)
+    if "PYTEST_XDIST_WORKER" not in os.environ and factory is not None and session.config.getoption("-n", None):
+        shutil.rmtree(shared_state(factory.getbasetemp()), ignore_errors=True)
 
 
 def shared_state(shared: Path) -> Path:

@@ -11,6 +11,7 @@ from uuid import UUID
 import msgspec
 
 from stepwell.model.errors import UsageError
+from stepwell.model.ids import ClaimId, RunId
 from stepwell.model.run import NO_FAMILY, Claim, Family
 
 
@@ -81,6 +82,41 @@ def family() -> Family:
     if here is None:
         return NO_FAMILY
     return Family(here.claim.id, here.claim.root_id or here.claim.id)
+
+
+class _Carried(msgspec.Struct, array_like=True):
+    """A claim without its claim id: a body can settle nothing, and what it does not know it cannot leak."""
+
+    run_id: UUID
+    name: str
+    queue: str
+    attempt: int
+    key: str | None
+    tags: str | None
+    root_id: UUID | None
+
+
+def carried() -> str | None:
+    """What `current` tells here, as text that another process can carry on from."""
+    here = running.get()
+    if here is None:
+        return None
+    claim = here.claim
+    tags = None if claim.tags is None else claim.tags.decode()
+    told = _Carried(claim.id, claim.name, claim.queue, claim.attempt, claim.key, tags, claim.root_id)
+    return msgspec.json.encode(told).decode()
+
+
+def carry_on(told: str | None) -> None:
+    """Let `current` tell here what it told there."""
+    if told is None:
+        running.set(None)
+        return
+    run = msgspec.json.decode(told, type=_Carried)
+    claim = Claim.bare(RunId(run.run_id), ClaimId(UUID(int=0)), run.queue, run.attempt)
+    claim.name, claim.key, claim.root_id = run.name, run.key, run.root_id
+    claim.tags = None if run.tags is None else run.tags.encode()
+    running.set(Running(claim))
 
 
 current = Current()

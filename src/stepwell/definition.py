@@ -121,9 +121,9 @@ class Definition(Generic[R]):
             digest=None if options.key is None else _digest(self.name, input),
             tags=options.packed_tags,
             timeout=options.timeout,  # type: ignore[arg-type]  # timedeltas since __post_init__
-            delay=options.delay,  # type: ignore[arg-type]
+            delay=options.delay,  # type: ignore[arg-type]  # likewise
             at=options.at,
-            expires=options.expires,  # type: ignore[arg-type]
+            expires=options.expires,  # type: ignore[arg-type]  # likewise
         )
 
     async def _start_all(self, starts: list[Start]) -> list[Run[R]]:

@@ -67,15 +67,16 @@ def _case(statement: str, rows: int, most: int, by: str, values: Values) -> Case
     return Case(statement, values, rows, most, frozenset(by.split()))
 
 
+_BATCH = range(BATCH)
 _ERROR, _HOUR = b'{"type": "ValueError"}', timedelta(hours=1)
 
 CASES = {
     "start": _case("start_runs", BATCH, 2200, "runs_pkey", lambda ids: start(_new(BATCH))),
     "start with keys": _case(
-        "start_runs", BATCH, 4400, "runs_pkey", lambda ids: start(_new(BATCH), keys=[f"new {n}" for n in range(BATCH)])
+        "start_runs", BATCH, 4400, "runs_pkey", lambda ids: start(_new(BATCH), keys=[f"new {n}" for n in _BATCH])
     ),
     "start with keys that are held": _case(
-        "start_runs", 0, 1000, "runs_pkey", lambda ids: start(_new(BATCH), keys=[f"order {n + 50000}" for n in range(BATCH)])
+        "start_runs", 0, 1000, "runs_pkey", lambda ids: start(_new(BATCH), keys=[f"order {50_000 + n}" for n in _BATCH])
     ),
     "start a finished run again": _case(
         "start_run_again", 1, 120, "finished_runs_pkey", lambda ids: {"id": uuid4(), "origin": ids.finished[0]}

@@ -81,13 +81,12 @@ async def test_settling_a_batch_ten_times_as_large_costs_ten_times_as_much(alone
 async def test_a_claim_is_not_slowed_by_what_was_just_claimed_and_completed(alone: Session, another: Session) -> None:
     async with churn(another, "churn"):
         first, second = [await alone.explain("claim_runs", **claim(["churn"])) for _ in range(2)]
-        print("CHURN", first, second)
         assert first.rows == second.rows == 100
-        assert first.buffers <= 5 * CHURNED
+        assert first.buffers <= 5000
         assert second.buffers <= 3000
 
 
-async def test_a_claim_behind_rows_that_an_old_snapshot_keeps_reads_each_of_them_once(
+async def test_a_claim_passes_rows_that_an_old_snapshot_keeps_page_by_page(
     alone: Session, another: Session, survey: Survey
 ) -> None:
     old = await session(survey.dsn)
@@ -95,9 +94,8 @@ async def test_a_claim_behind_rows_that_an_old_snapshot_keeps_reads_each_of_them
         await old.connection.execute("begin isolation level repeatable read; select 1")
         async with churn(another, "churn_kept"):
             first, second = [await alone.explain("claim_runs", **claim(["churn_kept"])) for _ in range(2)]
-            print("KEPT", first, second)
-            assert second.rows == 100
-            assert second.buffers <= 5 * CHURNED
+            assert first.rows == second.rows == 100
+            assert max(first.buffers, second.buffers) <= 5000
     finally:
         await old.connection.close()
 

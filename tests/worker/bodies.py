@@ -7,7 +7,7 @@ import os
 import threading
 from typing import Any
 
-from stepwell import App
+from stepwell import App, current
 
 let_go = threading.Event()
 
@@ -33,6 +33,10 @@ def adds(a: int, b: int) -> int:
     return a + b
 
 
+def tells() -> tuple[str, int, str | None, dict[str, str]]:
+    return str(current.run_id), current.attempt, current.key, dict(current.tags)
+
+
 def define(app: App) -> dict[str, Any]:
     let_go.clear()
     return {
@@ -40,5 +44,6 @@ def define(app: App) -> dict[str, Any]:
         "thread": app.task(blocks),
         "process": app.task(executor="process")(spins),
         "dies": app.task(executor="process")(dies),
+        "tells": app.task(executor="process")(tells),
         "adds": app.task(executor="process")(adds),
     }

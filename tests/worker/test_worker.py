@@ -303,6 +303,15 @@ async def test_a_process_that_dies_fails_its_attempt_and_its_neighbours_go_on(ap
     assert (await dies.info()).attempt == 2
 
 
+async def test_a_body_in_another_process_knows_its_run(app: App) -> None:
+    from tests.worker import bodies
+
+    tells = bodies.define(app)["tells"]
+    async with app.worker():
+        run = await tells.options(key="k", tags={"a": "b"}).start()
+        assert await run.result(30) == (str(run.id), 1, "k", {"a": "b"})
+
+
 async def test_a_part_of_the_worker_that_fails_ends_the_block(app: App) -> None:
     async def broken(*_args: object, **_values: object) -> None:
         raise RuntimeError("the ledger is broken")
@@ -310,12 +319,66 @@ async def test_a_part_of_the_worker_that_fails_ends_the_block(app: App) -> None:
     @app.task
     async def work() -> None: ...
 
-    with pytest.raises(BaseException) as raised:
+    with pytest.raises(RuntimeError, match="the ledger is broken"):
         async with app.worker() as worker:
             worker._ledger._settle = broken  # type: ignore[method-assign,assignment]
             await work.start()
             await asyncio.Event().wait()
-    assert "the ledger is broken" in repr(raised.value)
+
+
+async def test_a_lease_whose_thread_dies_ends_the_worker(app: App) -> None:
+    async def refused(*_args: object) -> None:
+        raise RuntimeError("not allowed")
+
+    with pytest.raises(RuntimeError, match="not allowed"):
+        async with app.worker() as worker:
+            await until(lambda: _held(worker))
+            worker._lease._renew = refused  # type: ignore[method-assign,assignment]
+            async with asyncio.timeout(20):
+                await asyncio.Event().wait()
+
+
+async def _held(worker: Any) -> bool:
+    return bool(worker._held)
+
+
+async def test_a_worker_can_be_stopped_before_it_ever_had_its_lease(app: App) -> None:
+    async with app.worker():
+        pass
+    async with app.worker() as worker:
+        await worker.stop()
+        async with asyncio.timeout(5):
+            await worker.stopped()
+
+
+async def test_a_claim_that_arrives_while_stopping_is_given_back(app: App) -> None:
+    @app.task
+    async def work() -> None:
+        await asyncio.Event().wait()
+
+    run = await work.start()
+    async with app.worker() as worker:
+        claim = worker._link.claim
+        asked, answer = asyncio.Event(), asyncio.Event()
+
+        async def slow(*args: Any) -> Any:
+            claimed = await claim(*args)
+            asked.set()
+            await answer.wait()
+            return claimed
+
+        worker._link.claim = slow  # type: ignore[method-assign]
+        await until(lambda: _held(worker))
+        worker._work.set()
+        await asked.wait()
+        stopping = asyncio.create_task(worker.stop())
+        await asyncio.sleep(0)
+        answer.set()
+        await stopping
+        async with asyncio.timeout(5):
+            await worker.stopped()
+    info = await run.info()
+    assert (info.state, info.failures) == (State.PENDING, 0)
 
 
 async def test_a_task_of_this_worker_may_start_children(app: App) -> None:

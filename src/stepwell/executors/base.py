@@ -14,7 +14,7 @@ from pathlib import Path
 from traceback import TracebackException
 from typing import TYPE_CHECKING, Any, Protocol
 
-from stepwell.model.raised import Fatal
+from stepwell.model.raised import Fatal, type_name
 
 if TYPE_CHECKING:
     from stepwell.codec import Signature
@@ -99,10 +99,6 @@ def contained(error: BaseException) -> BaseException:
     exited = BodyExited(type(error).__name__, message_text(error))
     exited.__cause__ = error
     return exited
-
-
-def type_name(cls: type) -> str:
-    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
 
 
 def type_names(error: BaseException) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from typing import Any, Never
 import msgspec
 
 from stepwell.codec import Signature
+from stepwell.context import carry_on
 from stepwell.executors.base import (
     MESSAGE_LIMIT,
     Body,
@@ -37,11 +38,11 @@ from stepwell.executors.base import (
     traceback_text,
     type_names,
 )
-from stepwell.executors.frames import LENGTHS, Failure, Start, Target, pack
+from stepwell.executors.frames import LENGTHS, Call, Failure, Start, Target, pack
 from stepwell.model.errors import NotDecodable, NotEncodable
 from stepwell.model.raised import Snooze
 
-Calls = SimpleQueue[tuple[Target, bytes]]
+Calls = SimpleQueue[tuple[Call, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +63,19 @@ def main(fd: int) -> Never:
     calls: Calls = SimpleQueue()
     Thread(target=_receive, args=(frames, calls), name="stepwell-parent", daemon=True).start()
     while True:
-        target, input = calls.get()
-        answer = _answer(target, input)
+        call, input = calls.get()
+        carry_on(call.current)
+        answer = _answer(call.target, input)
         _flush()
         connection.sendall(b"".join(answer))
-        del target, input, answer
+        del call, input, answer
 
 
 def _receive(frames: BufferedReader, calls: Calls) -> None:
     """Reads while a call runs too, for that is how we see the parent die."""
     while True:
         head, input = _read(frames)
-        calls.put((msgspec.json.decode(head, type=Target), input))
+        calls.put((msgspec.json.decode(head, type=Call), input))
 
 
 def _read(frames: BufferedReader) -> tuple[bytes, bytes]:

@@ -1,6 +1,6 @@
 """What parent and child say to each other: frames of a JSON head and a body of bytes, each with its length.
 
-parent → child   Start, then for each call a Target with the input as body
+parent → child   Start, then for each call a Call with the input as body
 child → parent   for each call an empty head with the result as body, or a Failure
 """
 
@@ -25,6 +25,13 @@ class Target(msgspec.Struct, frozen=True):
     module: str
     path: str | None
     qualname: str
+
+
+class Call(msgspec.Struct, frozen=True):
+    """A call, and what `current` is to tell during it."""
+
+    target: Target
+    current: str | None
 
 
 class Failure(msgspec.Struct, frozen=True):

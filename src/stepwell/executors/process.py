@@ -19,10 +19,11 @@ from typing import Any, Self
 
 import msgspec
 
-from stepwell.executors.base import Body, BodyExited, ProcessDied, RemoteError, type_name
-from stepwell.executors.frames import LENGTHS, Failure, Start, Target, pack
+from stepwell.context import carried
+from stepwell.executors.base import Body, BodyExited, ProcessDied, RemoteError
+from stepwell.executors.frames import LENGTHS, Call, Failure, Start, Target, pack
 from stepwell.model.errors import InvalidSetting, NotDecodable, NotEncodable
-from stepwell.model.raised import Fatal, Snooze
+from stepwell.model.raised import Fatal, Snooze, type_name
 
 MAIN = "__stepwell_main__"
 """The name under which a child loads the main script, so that `if __name__ == "__main__"` does not fire."""
@@ -46,8 +47,9 @@ class ProcessExecutor:
         self._closed = False
 
     async def run(self, body: Body, input: bytes, context: contextvars.Context | None = None) -> bytes:
-        """`context` stays here: context variables do not cross to another process."""
-        head = _head(body.fn, body.name)
+        """Of the context only `current` crosses to the other process."""
+        told = carried() if context is None else context.run(carried)
+        head = msgspec.json.encode(Call(_target(body.fn, body.name), told))
         self._open += 1
         try:
             async with self._slots:
@@ -207,12 +209,12 @@ def importable(fn: Callable[..., Any]) -> str | None:
 
 
 @functools.lru_cache(maxsize=4096)
-def _head(fn: Callable[..., Any], name: str) -> bytes:
+def _target(fn: Callable[..., Any], name: str) -> Target:
     reason = importable(fn)
     if reason is not None:
         raise InvalidSetting("executor", "process", f"{name} cannot run in another process, because {reason}")
     module, path = _main_module() if fn.__module__ == "__main__" else (fn.__module__, None)
-    return msgspec.json.encode(Target(name=name, module=module, path=path, qualname=fn.__qualname__))
+    return Target(name=name, module=module, path=path, qualname=fn.__qualname__)
 
 
 def _main_module() -> tuple[str, str | None]:

@@ -33,3 +33,8 @@ class Snooze(Exception):
     def __init__(self, delay: Duration) -> None:
         super().__init__(delay)
         self.delay: timedelta = duration(delay, setting="Snooze(delay)")
+
+
+def type_name(cls: type) -> str:
+    """The qualified name an exception type is matched by; built-in ones have no prefix."""
+    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"

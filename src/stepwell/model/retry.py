@@ -11,6 +11,7 @@ from typing import Any, Literal, Self
 
 from stepwell.model.duration import Duration, duration
 from stepwell.model.errors import InvalidSetting
+from stepwell.model.raised import type_name
 from stepwell.model.run import Error, Reason
 
 Matcher = type[BaseException] | str
@@ -99,11 +100,6 @@ class Retry:
     @classmethod
     def unpacked(cls, packed: dict[str, Any]) -> Self:
         return cls(**packed)
-
-
-def type_name(cls: type) -> str:
-    """The qualified name an exception type is matched by; built-in ones have no prefix."""
-    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
 
 
 def _names(setting: str, given: Sequence[Matcher] | Matcher) -> tuple[str, ...]:

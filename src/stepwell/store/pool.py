@@ -29,7 +29,7 @@ SESSION = {
     "idle_in_transaction_session_timeout": "60s",
 }
 
-# The server is away, shutting down, starting, or no longer the primary.
+# The server is away, shutting down, starting, no longer the primary, or does not let us in.
 _AWAY = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
@@ -38,6 +38,8 @@ _AWAY = (
     asyncpg.CrashShutdownError,
     asyncpg.TooManyConnectionsError,
     asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.InvalidAuthorizationSpecificationError,
+    asyncpg.InvalidCatalogNameError,
     asyncpg.QueryCanceledError,
     asyncpg.LockNotAvailableError,
     asyncpg.InsufficientResourcesError,

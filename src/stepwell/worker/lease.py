@@ -23,48 +23,77 @@ _SHARE = 4
 
 class Lease:
     def __init__(self, link: Link, length: timedelta, *, lost: Callable[[], None], back: Callable[[], None]) -> None:
-        """`lost` and `back` are called on the loop that `hold` is awaited on."""
+        """`lost` and `back` are called on the loop on which `hold` is awaited."""
         self._link = link
         self._length = length.total_seconds()
         self._lost = lost
         self._back = back
-        self._first = threading.Event()
-        self._stop: Callable[[], None] | None = None
+        self._home: asyncio.AbstractEventLoop | None = None
+        self._decided = asyncio.Event()
+        """Set when the lease is first held, or never will be."""
+        self._over: asyncio.Future[None] | None = None
+        self._stop: Callable[[], None] = lambda: None
         self._thread: threading.Thread | None = None
         self._held_until = 0.0
         self._is_lost = False
 
     async def hold(self) -> None:
         """Take the lease; returns once it is held, however long that takes."""
-        home = asyncio.get_running_loop()
-        held = asyncio.Event()
-        self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._keep(home, held)), name="stepwell.lease", daemon=True
-        )
+        self._home = asyncio.get_running_loop()
+        self._over = self._home.create_future()
+        self._thread = threading.Thread(target=self._live, name="stepwell.lease", daemon=True)
         self._thread.start()
-        await held.wait()
+        await self._decided.wait()
+        if self._over.done():
+            await self._over
+
+    async def fails(self) -> None:
+        """Returns when the lease is released; raises what ended its thread otherwise."""
+        if self._over is not None:
+            await asyncio.shield(self._over)
+
+    def give_up(self) -> None:
+        """Wait no longer for a lease that is not held yet."""
+        if not self._decided.is_set():
+            self._end(None)
 
     async def release(self) -> None:
         """Stop renewing. The lease then runs out by itself, unless the worker leaves."""
-        if self._thread is not None and self._stop is not None:
+        if self._thread is not None:
             self._stop()
             await asyncio.to_thread(self._thread.join, 2)
 
-    async def _keep(self, home: asyncio.AbstractEventLoop, held: asyncio.Event) -> None:
+    def _live(self) -> None:
+        """The thread: whatever ends it is told at home, for a worker without a lease must not go on."""
+        try:
+            asyncio.run(self._keep())
+        except BaseException as error:
+            self._tell(self._end, error)
+        else:
+            self._tell(self._end, None)
+
+    def _end(self, error: BaseException | None) -> None:
+        if self._over is None or self._over.done():
+            return
+        if error is None:
+            self._over.set_result(None)
+        else:
+            self._over.set_exception(error)
+        self._decided.set()
+
+    async def _keep(self) -> None:
         stopped = asyncio.Event()
         loop = asyncio.get_running_loop()
-        self._stop = lambda: _tell(loop, stopped.set)
+        self._stop = lambda: _call(loop, stopped.set)
         pause = self._length / _SHARE
         while not stopped.is_set():
             try:
                 async with self._link.lease() as renew:
                     while not stopped.is_set():
                         await self._renew(renew)
-                        _tell(home, held.set)
-                        self._found(home)
                         await _wait(stopped, pause)
             except (Unavailable, TimeoutError, OSError) as error:
-                self._missed(home, error)
+                self._missed(error)
                 await _wait(stopped, min(pause / 4, 1.0))
 
     async def _renew(self, renew: Renew) -> None:
@@ -72,17 +101,20 @@ class Lease:
         async with asyncio.timeout(max(self._length / _SHARE, 0.5)):
             await renew()
         self._held_until = sent + self._length
+        self._tell(self._decided.set)
+        if self._is_lost:
+            self._is_lost = False
+            self._tell(self._back)
 
-    def _missed(self, home: asyncio.AbstractEventLoop, error: Exception) -> None:
+    def _missed(self, error: Exception) -> None:
         log.warning("the lease could not be renewed: %s", error)
         if not self._is_lost and self._held_until and time.monotonic() >= self._held_until:
             self._is_lost = True
-            _tell(home, self._lost)
+            self._tell(self._lost)
 
-    def _found(self, home: asyncio.AbstractEventLoop) -> None:
-        if self._is_lost:
-            self._is_lost = False
-            _tell(home, self._back)
+    def _tell(self, what: Callable[..., None], *values: object) -> None:
+        if self._home is not None:
+            _call(self._home, what, *values)
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:
@@ -93,8 +125,8 @@ async def _wait(event: asyncio.Event, seconds: float) -> None:
         pass
 
 
-def _tell(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:
+def _call(loop: asyncio.AbstractEventLoop, what: Callable[..., None], *values: object) -> None:
     try:
-        loop.call_soon_threadsafe(what)
+        loop.call_soon_threadsafe(what, *values)
     except RuntimeError:
         pass  # that loop is closed: nobody is left to be told

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Protocol
 
+from stepwell.beside import beside
 from stepwell.context import Running
 from stepwell.executors.base import Body, Executor
 from stepwell.model.errors import Unavailable
@@ -97,18 +98,14 @@ class Worker:
 
     async def run(self) -> None:
         """Work until `stop`. Any part that ends by itself ends the worker: none may die unseen."""
-        await self._lease.hold()
-        self._held = True
-        self._telemetry.tell("worker.ready")
         unhear = self._link.hear(work=self._work.set, cancelled=self._look.set)
         try:
-            async with asyncio.TaskGroup() as parts:
-                ledger = parts.create_task(self._ledger.run())
-                watch = parts.create_task(self._watch())
+            await self._lease.hold()
+            self._held = True
+            self._telemetry.tell("worker.ready")
+            async with beside(self._ledger.run(), self._watch(), self._lease.fails()):
                 await self._claim()
                 await _within(FLUSH, self._ledger.drained())
-                ledger.cancel()
-                watch.cancel()
         finally:
             unhear()
             await self._lease.release()
@@ -118,6 +115,7 @@ class Worker:
     async def stop(self, grace: float = 0.0) -> None:
         """Claim no more; let attempts end within `grace` seconds; give the rest back at once."""
         self._stopping = True
+        self._lease.give_up()
         self._work.set()
         self._room.set()
         if self._attempts and grace > 0:

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, NewType, TypeVar
 import msgspec
 from msgspec import inspect as shapes
 
-from stepwell.codec_types import (
+from stepwell.codec.types import (
     ARRAYS,
     Array,
     Choice,

@@ -20,7 +20,7 @@ from uuid import UUID
 
 import msgspec
 
-from stepwell.codec_types import ARRAYS, Misfit, fields_of
+from stepwell.codec.types import ARRAYS, Misfit, fields_of
 
 LIMIT = 2 * 1024 * 1024
 """Bytes of one stored value."""

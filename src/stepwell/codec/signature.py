@@ -16,12 +16,10 @@ from typing import Any, NoReturn
 import msgspec
 from msgspec import UNSET
 
-from stepwell.codec_annotations import Storage, Unstorable, hints_of, storage_of
-from stepwell.codec_faults import LIMIT, check_bytes, find_change, find_fault, is_same, with_plain_floats
-from stepwell.codec_types import Misfit, at, read_unknown, write_unknown
+from stepwell.codec.annotations import Storage, Unstorable, hints_of, storage_of
+from stepwell.codec.faults import check_bytes, find_change, find_fault, is_same, with_plain_floats
+from stepwell.codec.types import Misfit, at, read_unknown, write_unknown
 from stepwell.model.errors import InvalidSetting, NotDecodable, NotEncodable
-
-__all__ = ["LIMIT", "Signature", "decode", "encode", "encode_call"]
 
 _STAR = "*"
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

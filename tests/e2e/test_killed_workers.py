@@ -1,0 +1,168 @@
+"""Workers that are killed, stopped, frozen or poisoned: what they held is done elsewhere, once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import asyncpg
+import pytest
+from e2e_processes import Hire, Notes, WorkerProcess, eventually
+
+from stepwell import App, Retry, RunFailed, State
+
+LEASE = 2.0
+Sql: TypeAlias = "asyncpg.Connection[Any]"
+
+
+async def leads(sql: Sql, pid: int) -> bool:
+    asked = "select exists (select from stepwell.leaders l join stepwell.workers w on w.id = l.worker_id where w.pid = $1)"
+    return bool(await sql.fetchval(asked, pid))
+
+
+@pytest.mark.parametrize("leader", [True, False], ids=["the leader", "a follower"])
+async def test_a_killed_workers_runs_finish_elsewhere_within_the_lease_and_a_second(
+    hire: Hire, client: App, sql: Sql, notes: Notes, place: Path, leader: bool
+) -> None:
+    first = await hire()
+    await eventually(lambda: leads(sql, first.pid))
+    second = await hire()
+    victim, other = (first, second) if leader else (second, first)
+    other.signal(signal.SIGSTOP)
+    runs = [await client.start("e2e_app.until", "gate") for _ in range(3)]
+    runs.append(await client.start("e2e_app.until_in_thread", "gate"))
+    await notes.began(*runs)
+    other.signal(signal.SIGCONT)
+    killed = time.monotonic()
+    victim.signal(signal.SIGKILL)
+    await victim.exit_code()
+    (place / "gate").touch()
+    assert {await run.result(timeout=20) for run in runs} == {other.pid}
+    took = time.monotonic() - killed
+    print(f"\nruns of {'the leader' if leader else 'a follower'} finished {took:.2f} s after it was killed")
+    assert took < LEASE + 1
+    for run in runs:
+        outcomes = [(each.outcome, each.error and each.error.reason) for each in await run.attempts()]
+        assert outcomes == [("failed", "worker_lost"), ("completed", None)]
+
+
+async def test_a_worker_frozen_past_its_lease_is_refused_and_works_on(
+    hire: Hire, client: App, notes: Notes, place: Path
+) -> None:
+    zombie = await hire()
+    run = await client.start("e2e_app.until", "gate")
+    await notes.began(run)
+    zombie.signal(signal.SIGSTOP)
+    successor = await hire()
+    await eventually(lambda: len(notes.of(run)) == 2)
+    # Both bodies see the gate: the zombie wakes first, and its outcome arrives while the successor still runs.
+    successor.signal(signal.SIGSTOP)
+    (place / "gate").touch()
+    zombie.signal(signal.SIGCONT)
+    await zombie.says("1 outcomes were refused|claims are lost|does not end|the lease could not", within=10)
+    assert (await run.info()).state is State.RUNNING
+    successor.signal(signal.SIGCONT)
+    assert await run.result(timeout=10) == successor.pid
+    assert [each.outcome for each in await run.attempts()] == ["failed", "completed"]
+    successor.signal(signal.SIGKILL)
+    again = await client.start("e2e_app.until", "gate")
+    assert await again.result(timeout=10) == zombie.pid
+
+
+async def test_ten_workers_take_two_thousand_runs_and_none_of_them_twice(
+    hire: Hire, client: App, notes: Notes, sql: Sql
+) -> None:
+    runs = await client.definition("e2e_app.quick").start_many([(n,) for n in range(2000)])
+    began = time.monotonic()
+    workers = await asyncio.gather(*(hire("--slots", "20") for _ in range(10)))
+    assert [await run.result(timeout=60) for run in runs] == list(range(2000))
+    print(f"\n2000 runs, ten processes: {time.monotonic() - began:.1f} s from the first process on")
+    assert sorted(note.run for note in notes.all()) == sorted(str(run.id) for run in runs)
+    states = await sql.fetch("select state, attempt, failures, count(*) from stepwell.all_runs group by 1, 2, 3")
+    assert [tuple(row) for row in states] == [("completed", 1, 0, 2000)]
+    assert {worker.code for worker in workers} == {None}
+
+
+async def test_a_poisonous_task_fails_at_its_limit_and_everything_else_completes(
+    hire: Hire, client: App, notes: Notes
+) -> None:
+    supervisor = await hire("--processes", "2", "--slots", "10")
+    poison = await client.start("e2e_app.poison")
+    # More patient than the poison: whoever shares a worker with it is lost with it.
+    sleepy = client.definition("e2e_app.sleepy").options(retry=Retry(attempts=10, delay=0.05))
+    others = await sleepy.start_many([(0.2,)] * 30)
+    with pytest.raises(RunFailed) as failed:
+        await poison.result(timeout=40)
+    assert (failed.value.reason, failed.value.attempt) == ("worker_lost", 3)
+    assert len(notes.of(poison)) == 3
+    for run in others:
+        assert await run.result(timeout=20) == 0.2
+    assert supervisor.code is None
+
+
+async def test_a_body_that_blocks_the_event_loop_for_three_leases_completes_once(
+    hire: Hire, client: App, notes: Notes
+) -> None:
+    blocked = await hire()
+    run = await client.start("e2e_app.block", 3 * LEASE)
+    await notes.began(run)
+    await hire()  # who would take it, were it given up
+    assert await run.result(timeout=15) == blocked.pid
+    info = await run.info()
+    assert (info.attempt, info.failures, len(notes.of(run))) == (1, 0, 1)
+
+
+async def stop(worker: WorkerProcess) -> float:
+    began = time.monotonic()
+    worker.signal(signal.SIGTERM)
+    assert await worker.exit_code() == 0
+    return time.monotonic() - began
+
+
+async def test_twenty_stops_release_what_runs_within_a_second_and_count_no_failure(
+    hire: Hire, client: App, sql: Sql, notes: Notes, place: Path
+) -> None:
+    names = ["until", "until", "until_in_thread", "until_in_thread"]
+    runs = [await client.start(f"e2e_app.{name}", "gate") for name in names]
+    ids = [run.id for run in runs]
+    worker, slowest = await hire(), 0.0
+    for stopped in range(20):
+        await eventually(lambda: len(notes.all()) == len(runs) * (stopped + 1))  # noqa: B023 - awaited here
+        following = asyncio.create_task(hire())
+        began = time.monotonic()
+        worker.signal(signal.SIGTERM)
+        held = "select count(*) from stepwell.runs where id = any($1) and claimed_by = (select id from stepwell.workers where pid = $2)"
+        await eventually(lambda: _none(sql, held, ids, worker.pid))  # noqa: B023 - awaited here
+        slowest = max(slowest, time.monotonic() - began)
+        assert await worker.exit_code() == 0
+        worker = await following
+    (place / "gate").touch()
+    assert [await run.result(timeout=10) for run in runs] == [worker.pid] * len(runs)
+    print(f"\n20 stops over {len(runs)} runs: the slowest released after {slowest:.2f} s")
+    assert slowest < 1.0
+    for run in runs:
+        assert [each.outcome for each in await run.attempts()] == ["released"] * 20 + ["completed"]
+        assert (await run.info()).failures == 0
+
+
+async def _none(sql: Sql, asked: str, *values: object) -> bool:
+    return not await sql.fetchval(asked, *values)
+
+
+async def test_no_process_of_a_worker_outlives_it(hire: Hire, client: App, place: Path) -> None:
+    worker = await hire()
+    run = await client.start("e2e_app.until_in_process", "gate", str(place / "child"))
+    child = int(await eventually(lambda: (place / "child").exists() and (place / "child").read_text()))
+    worker.signal(signal.SIGKILL)
+    await eventually(lambda: not Path(f"/proc/{child}").exists() or _is_zombie(child), within=5)
+    (place / "gate").touch()
+    await hire()
+    await run.result(timeout=10)
+
+
+def _is_zombie(pid: int) -> bool:
+    return os.path.exists(f"/proc/{pid}/stat") and Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"

@@ -1,0 +1,314 @@
+"""A statement that reached the server and was carried out, and whose answer never came back: nothing is lost,
+nothing is doubled, and nobody is told otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any, TypeAlias
+
+import asyncpg
+import pytest
+from e2e_processes import eventually
+from proxy import Proxy
+
+from stepwell import App, Call, Fatal, Retry, Run, Snooze, State, current
+from stepwell.services.due import Due
+from stepwell.services.reaper import Reaper
+from stepwell.dispatch.postgres import PostgresDispatch
+from stepwell.store.pool import Database
+
+Sql: TypeAlias = "asyncpg.Connection[Any]"
+
+
+class Shop:
+    """An app behind the proxy, whose bodies count how often they ran."""
+
+    def __init__(self, dsn: str) -> None:
+        self.app = App(dsn, lease=5)
+        self.ran: list[tuple[str, int]] = []
+        self.lost: list[Any] = []
+        self.gate = asyncio.Event()
+        self.app.telemetry.listen(self._told)
+        for body in (self.add, self.flaky, self.fatal, self.snoozing, self.wait):
+            self.app.task(name=body.__name__, retry=Retry(attempts=3, delay=0.01))(_plain(body))
+
+    def _told(self, name: str, facts: dict[str, Any]) -> None:
+        if name == "worker.settled":
+            self.lost += facts["lost"]
+
+    def _ran(self) -> None:
+        self.ran.append((str(current.run_id), current.attempt))
+
+    async def add(self, n: int) -> int:
+        self._ran()
+        return n + 1
+
+    async def flaky(self, n: int) -> int:
+        self._ran()
+        if current.attempt == 1:
+            raise ValueError("once")
+        return n + 1
+
+    async def fatal(self, n: int) -> int:
+        self._ran()
+        raise Fatal("no")
+
+    async def snoozing(self, n: int) -> int:
+        self._ran()
+        if current.attempt == 1:
+            raise Snooze(0.01)
+        return n + 1
+
+    async def wait(self, n: int) -> int:
+        self._ran()
+        await self.gate.wait()
+        return n + 1
+
+
+def _plain(method: Callable[[int], Awaitable[int]]) -> Callable[[int], Awaitable[int]]:
+    """A task is a function: this one calls the method."""
+
+    async def body(n: int) -> int:
+        return await method(n)
+
+    return body
+
+
+@pytest.fixture
+def shop(proxy: Proxy) -> Shop:
+    return Shop(proxy.dsn)
+
+
+async def finished_once(sql: Sql, *runs: Run[Any]) -> None:
+    """Each of these runs, and nothing else, is recorded as finished, and each of them once."""
+    rows = await sql.fetch("select id from stepwell.finished_runs order by id")
+    assert [row["id"] for row in rows] == sorted(run.id for run in runs)
+    assert await sql.fetchval("select count(*) from stepwell.runs") == 0
+
+
+async def started(shop: Shop, how: str) -> list[Run[Any]]:
+    add = shop.app.definition("add")
+    match how:
+        case "start":
+            return [await add.start(1)]
+        case "start with a key":
+            return [await add.options(key="k").start(1)]
+        case "start_many":
+            return await add.start_many([(n,) for n in range(20)])
+        case "start_many with keys":
+            return await add.start_many([Call((n,), options={"key": f"k{n}"}) for n in range(20)])
+        case "start later":
+            return [await add.options(delay=0.05).start(1)]
+        case _:
+            raise ValueError(how)
+
+
+KINDS = ["start", "start with a key", "start_many", "start_many with keys", "start later"]
+
+
+@pytest.mark.parametrize("how", KINDS)
+@pytest.mark.parametrize("times", [1, 2], ids=["once", "twice"])
+async def test_a_start_whose_answer_is_lost_makes_its_runs_once(
+    proxy: Proxy, shop: Shop, sql: Sql, how: str, times: int
+) -> None:
+    async with shop.app, shop.app.worker():
+        lost = proxy.swallow("start_runs", times=1 if "keys" in how else times)
+        if "keys" in how:
+            lost = proxy.swallow("start_runs", at_commit=True, times=times)
+        runs = await started(shop, how)
+        assert lost.done.is_set()
+        results = [await run.result(timeout=10) for run in runs]
+        assert results == ([2] if len(runs) == 1 else list(range(1, 21)))
+    await finished_once(sql, *runs)
+    assert sorted(shop.ran) == sorted((str(run.id), 1) for run in runs)
+
+
+async def test_a_start_repeated_after_its_run_has_finished_does_not_make_it_again(
+    proxy: Proxy, shop: Shop, dsn: str, sql: Sql
+) -> None:
+    """The run is done by a worker that is nearer to the database before the start is tried again."""
+    near = Shop(dsn)
+    async with shop.app, near.app, near.app.worker():
+        proxy.swallow("start_runs")
+        proxy.delay = 0.2
+        run = await shop.app.definition("add").start(1)
+        assert await run.result(timeout=10) == 2
+    await finished_once(sql, run)
+    assert near.ran == [(str(run.id), 1)]
+
+
+async def test_a_cancel_whose_answers_are_lost_is_done_and_no_error(proxy: Proxy, shop: Shop, sql: Sql) -> None:
+    async with shop.app:
+        run = await shop.app.definition("add").start(1)
+        proxy.swallow("cancel_runs", times=2)
+        proxy.swallow("run_by_id", times=1)
+        await run.cancel()
+        assert (await run.info()).state is State.CANCELLED
+    await finished_once(sql, run)
+
+
+@pytest.mark.parametrize("at_commit", [False, True], ids=["the insert", "the commit"])
+async def test_a_retry_whose_answer_is_lost_starts_one_new_run(
+    proxy: Proxy, shop: Shop, sql: Sql, at_commit: bool
+) -> None:
+    async with shop.app, shop.app.worker():
+        run = await shop.app.definition("add").start(1)
+        await run.result(timeout=10)
+        lost = proxy.swallow("start_run_again", at_commit=at_commit)
+        again = await run.retry()
+        assert lost.done.is_set()
+        assert await again.result(timeout=10) == 2
+    await finished_once(sql, run, again)
+
+
+async def test_a_claim_whose_answer_is_lost_is_released_and_counted_as_no_failure(
+    proxy: Proxy, shop: Shop, sql: Sql
+) -> None:
+    async with shop.app, shop.app.worker() as _:
+        lost = proxy.swallow("claim_runs")
+        await lost.done.wait()  # an empty one: the worker looks for work now and then
+        lost = proxy.swallow("claim_runs")
+        runs = await shop.app.definition("add").start_many([(n,) for n in range(20)])
+        assert [await run.result(timeout=10) for run in runs] == list(range(1, 21))
+        infos = [await run.info() for run in runs]
+        outcomes = {tuple(each.outcome for each in await run.attempts()) for run in runs}
+    assert lost.done.is_set()
+    assert {info.failures for info in infos} == {0}
+    assert outcomes <= {("released", "completed"), ("completed",)}
+    await finished_once(sql, *runs)
+    assert sorted(shop.ran) == sorted((str(info.id), info.attempt) for info in infos)
+    assert not shop.lost
+
+
+async def test_a_claim_whose_answer_is_lost_while_the_worker_stops_is_counted_as_no_failure(
+    proxy: Proxy, shop: Shop, sql: Sql
+) -> None:
+    async with shop.app:
+        run = await shop.app.definition("add").start(1)
+        lost = proxy.swallow("claim_runs")
+        async with shop.app.worker():
+            await lost.done.wait()
+        assert not shop.ran
+        async with shop.app.worker():
+            assert await run.result(timeout=10) == 2
+        info = await run.info()
+        assert ([each.outcome for each in await run.attempts()], info.failures) == (["released", "completed"], 0)
+
+
+OUTCOMES = [
+    ("add", "complete_runs", ["completed"]),
+    ("flaky", "retry_runs", ["failed", "completed"]),
+    ("fatal", "fail_runs", ["failed"]),
+    ("snoozing", "snooze_runs", ["snoozed", "completed"]),
+]
+
+
+@pytest.mark.parametrize(("name", "statement", "outcomes"), OUTCOMES, ids=[each[1] for each in OUTCOMES])
+async def test_a_settling_whose_answer_is_lost_is_recognised_as_ours(
+    proxy: Proxy, shop: Shop, sql: Sql, caplog: pytest.LogCaptureFixture, name: str, statement: str, outcomes: list[str]
+) -> None:
+    async with shop.app, shop.app.worker():
+        lost = proxy.swallow(statement, times=2)
+        run = await shop.app.definition(name).options(retry=Retry(attempts=3, delay=0.01)).start(1)
+        if name == "fatal":
+            with pytest.raises(Exception, match="Fatal"):
+                await run.result(timeout=10)
+        else:
+            assert await run.result(timeout=10) == 2
+        assert [each.outcome for each in await run.attempts()] == outcomes
+        # The first answer lost is of a settling that happened, the second of its repetition.
+        await asyncio.wait_for(lost.done.wait(), 5)
+    await finished_once(sql, run)
+    assert shop.ran == [(str(run.id), n) for n in range(1, len(outcomes) + 1)]
+    assert not shop.lost
+    assert "refused" not in caplog.text
+
+
+async def test_a_mixed_settling_whose_commit_lost_its_answer_is_recognised_as_ours(
+    proxy: Proxy, shop: Shop, sql: Sql, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with shop.app, shop.app.worker():
+        names = ["add", "flaky", "fatal", "snoozing"] * 5
+        lost = proxy.swallow("complete_runs", at_commit=True, times=3)
+        soon = Retry(attempts=3, delay=0.01)
+        runs = [await shop.app.definition(name).options(retry=soon).start(1) for name in names]
+        for run in runs:
+            await asyncio.wait({asyncio.create_task(run.result(timeout=10))})
+        attempts = [[each.outcome for each in await run.attempts()] for run in runs]
+        infos = [await run.info() for run in runs]
+    expected = {name: outcomes for name, _, outcomes in OUTCOMES}
+    assert attempts == [expected[name] for name in names]
+    assert [info.failures for info in infos] == [{"flaky": 1, "fatal": 1}.get(name, 0) for name in names]
+    assert lost.left < 3
+    await finished_once(sql, *runs)
+    assert not shop.lost
+    assert "refused" not in caplog.text
+
+
+async def test_a_release_whose_answer_is_lost_is_counted_as_no_failure(proxy: Proxy, shop: Shop) -> None:
+    async with shop.app:
+        run = await shop.app.definition("wait").start(1)
+        async with shop.app.worker():
+            await eventually(lambda: shop.ran)
+            lost = proxy.swallow("release_runs")
+        assert lost.done.is_set()
+        info = await run.info()
+        assert (info.state, info.failures, info.attempt) == (State.PENDING, 0, 1)
+        assert not shop.lost
+
+
+@pytest.mark.parametrize("at_commit", [False, True], ids=["the look", "the commit"])
+async def test_a_reaping_whose_answer_is_lost_counts_one_failure(
+    proxy: Proxy, shop: Shop, dsn: str, sql: Sql, at_commit: bool
+) -> None:
+    far = Database(proxy.dsn, "stepwell")
+    await far.open()
+    reaper = Reaper(far, PostgresDispatch(far), shop.app.telemetry)
+    async with shop.app:
+        runs = await shop.app.definition("wait").start_many([(n,) for n in range(5)])
+        async with shop.app.worker():
+            await eventually(lambda: len(shop.ran) == 5)
+            await sql.execute("update stepwell.runs set claimed_by = gen_random_uuid()")
+            lost = proxy.swallow("repeat_runs" if at_commit else "lock_lost_claims", at_commit=at_commit)
+            await eventually(lambda: _reaps(reaper))
+            await eventually(lambda: len(shop.ran) == 10)
+            shop.gate.set()
+            assert [await run.result(timeout=10) for run in runs] == [1, 2, 3, 4, 5]
+            assert {(await run.info()).failures for run in runs} == {1}
+    assert lost.done.is_set()
+    await far.close()
+    await finished_once(sql, *runs)
+
+
+async def _reaps(reaper: Reaper) -> bool:
+    from stepwell import Unavailable
+
+    try:
+        await reaper.reap()
+    except Unavailable:
+        return False
+    return True
+
+
+async def test_due_and_renewals_whose_answers_are_lost_do_no_harm(
+    proxy: Proxy, shop: Shop, sql: Sql, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with shop.app, shop.app.worker():
+        swallows = [proxy.swallow(name, times=2) for name in ("due_runs", "renew_lease", "held_claims", "lead")]
+        add = shop.app.definition("add").options(delay=timedelta(milliseconds=100))
+        runs = await add.start_many([(n,) for n in range(20)])
+        assert [await run.result(timeout=15) for run in runs] == list(range(1, 21))
+        await asyncio.gather(*(asyncio.wait_for(each.done.wait(), 15) for each in swallows))
+        last = await shop.app.definition("add").start(1)
+        assert await last.result(timeout=10) == 2
+    await finished_once(sql, *runs, last)
+    assert len(shop.ran) == 21
+    assert "the lease is lost" not in caplog.text
+    assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
+
+
+def test_due_is_a_service() -> None:
+    assert Due.name == "due"

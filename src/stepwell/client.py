@@ -70,7 +70,7 @@ class Client:
     async def cancel(self, run_id: UUID) -> None:
         moved = await self._patiently(lambda _again: runs.cancel(self._database, [run_id]))
         if not moved:
-            await runs.refuse_finished(self._database, run_id)
+            await self._patiently(lambda _again: runs.refuse_finished(self._database, run_id))
         self._dispatch.announce(Channel.CANCELLED, [run_id.hex])
         self._dispatch.announce(Channel.FINISHED, [run_id.hex])
 

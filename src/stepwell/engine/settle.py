@@ -70,8 +70,8 @@ def plan(settlements: Sequence[Settlement], *, noise: Callable[[], float] = rand
     return [batches[name] for name in sorted(batches)]
 
 
-def _by_id(settlement: Settlement) -> UUID:
-    return settlement[0].id
+def _by_id(settlement: Settlement) -> bytes:
+    return settlement[0].id.bytes
 
 
 def _add(batches: dict[str, Batch], claim: Claim, move: Move) -> None:

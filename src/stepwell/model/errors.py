@@ -146,7 +146,7 @@ class ClaimLost(StateError):
 
 @dataclass(eq=False)
 class RunFailed(RunUnsuccessful):
-    """{name} {run_id} failed after {attempt} attempts ({reason}): {type}: {message}"""
+    """{name} {run_id} failed at attempt {attempt} ({reason}): {type}: {message}"""
 
     run_id: UUID
     name: str

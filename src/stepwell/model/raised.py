@@ -11,9 +11,14 @@ from stepwell.model.duration import Duration, duration
 class Fatal(Exception):
     """Raised by a task: fail now, whatever the retry policy says."""
 
+    # Stored errors and retry policies name the types as users import them.
+    __module__ = "stepwell"
+
 
 class RunError(Exception):
     """Raised by a task: fail with a code of the user's own, which retry policies can match."""
+
+    __module__ = "stepwell"
 
     def __init__(self, message: str = "", *, code: str) -> None:
         super().__init__(message)
@@ -29,6 +34,8 @@ def _rebuild_run_error(message: str, code: str) -> RunError:
 
 class Snooze(Exception):
     """Raised by a task: not now, again after this long. Counts as no failure."""
+
+    __module__ = "stepwell"
 
     def __init__(self, delay: Duration) -> None:
         super().__init__(delay)

@@ -69,7 +69,7 @@ class Retry:
             # The first loss of a worker says nothing about the task.
             return timedelta(0)
         seconds = self._base_delay(failures) * (1 + self.jitter * (2 * noise - 1))
-        return timedelta(seconds=seconds)
+        return timedelta(seconds=seconds if self._delays else min(seconds, self._cap))
 
     def _covers(self, error: Error) -> bool:
         if error.reason is Reason.GAVE_UP:
@@ -84,13 +84,17 @@ class Retry:
     def _base_delay(self, failures: int) -> float:
         if self._delays:
             return self._delays[min(failures, len(self._delays)) - 1]
-        first, cap = float(self.delay), float(self.max_delay)  # type: ignore[arg-type]  # seconds since __post_init__
+        first, cap = float(self.delay), self._cap  # type: ignore[arg-type]  # seconds since __post_init__
         if self.backoff == "fixed" or not first:
             return min(first, cap)
         try:
             return min(first * float(self.factor) ** (failures - 1), cap)
         except OverflowError:  # a patient policy outgrows a float long after it has reached its cap
             return cap
+
+    @property
+    def _cap(self) -> float:
+        return float(self.max_delay)  # type: ignore[arg-type]  # seconds since __post_init__
 
     def packed(self) -> dict[str, Any]:
         """What differs from the default policy: mostly nothing, so that rows stay narrow."""

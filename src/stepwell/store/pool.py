@@ -46,8 +46,8 @@ _AWAY = (
     OSError,
     TimeoutError,
 )
-# The server took the transaction back itself: it is certain that nothing was written.
-_AGAIN = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+# The server took the transaction back by itself: it is certain that nothing was written.
+_TAKEN_BACK = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 _TRIES = 5
 
 Row = asyncpg.Record
@@ -113,15 +113,17 @@ class Database:
         """One statement, committed when this returns."""
         statement = self.statements[name]
         arguments = statement.bind(values)
-        for last in (*(False,) * (_TRIES - 1), True):
-            try:
-                with reaching():
-                    async with self._connected().acquire() as connection:
-                        return await connection.fetch(statement.sql, *arguments)
-            except _AGAIN:
-                if last:
-                    raise
-        raise AssertionError("unreachable")
+        with reaching():
+            for _ in range(_TRIES - 1):
+                try:
+                    return await self._fetch(statement.sql, arguments)
+                except _TAKEN_BACK:
+                    continue
+            return await self._fetch(statement.sql, arguments)
+
+    async def _fetch(self, sql: str, arguments: list[Any]) -> list[Row]:
+        async with self._connected().acquire() as connection:
+            return await connection.fetch(sql, *arguments)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
@@ -152,7 +154,7 @@ class reaching:
         return None
 
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
-        if isinstance(error, _AWAY) and not isinstance(error, asyncio.CancelledError):
+        if isinstance(error, (*_AWAY, *_TAKEN_BACK)):
             if isinstance(error, asyncpg.InterfaceError) and not _connection_is_gone(error):
                 return
             raise Unavailable(f"{type(error).__name__}: {error}".strip(": ")) from error

@@ -105,7 +105,7 @@ class Worker:
             self._telemetry.tell("worker.ready")
             async with beside(self._ledger.run(), self._watch(), self._lease.fails()):
                 await self._claim()
-                await _within(FLUSH, self._ledger.drained())
+                await _within(FLUSH, self._flushed())
         finally:
             unhear()
             await self._lease.release()
@@ -129,6 +129,13 @@ class Worker:
     async def stopped(self) -> None:
         """Wait until a stopping worker has recorded what it could, and left."""
         await self._gone.wait()
+
+    async def _flushed(self) -> None:
+        """Until the tables have every outcome, and no claim is left of which we did not hear."""
+        while self._uncertain:
+            self._look.set()
+            await asyncio.sleep(WATCH / 20)
+        await self._ledger.drained()
 
     def _stopped(self) -> None:
         self._attempts.clear()

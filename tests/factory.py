@@ -46,10 +46,10 @@ async def claimed(tx: Transaction, start: Start | None = None, *, worker: Worker
     start = start or a_start(queue=f"q-{uuid.uuid4().hex[:8]}")
     await runs.start(tx, [start])
     worker = worker or await a_worker(tx)
-    (claim,) = await runs.claim(
+    claimed = await runs.claim(
         tx, worker=worker, claim_id=new_claim_id(), queues=[start.queue], names=[start.name], limit=1
     )
-    return claim
+    return claimed.claims[0]
 
 
 async def a_run(tx: Transaction, state: State) -> Made:

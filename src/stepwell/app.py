@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from importlib.metadata import version
 from typing import Any, ParamSpec, Protocol, Self, TypeVar, overload
 from uuid import UUID
 
@@ -51,6 +50,7 @@ from stepwell.store.pool import Database
 from stepwell.store.statements import checked_schema
 from stepwell.sync import Portal
 from stepwell.telemetry import Telemetry
+from stepwell.version import VERSION
 from stepwell.worker.direct import DirectLink
 from stepwell.worker.worker import Runs, Worker
 
@@ -306,7 +306,7 @@ async def _executors(slots: int) -> AsyncIterator[Mapping[str, Executor]]:
 def _identity(queues: Sequence[str] | None, slots: int, name: str | None) -> Identity:
     host, pid = socket.gethostname(), os.getpid()
     served = None if queues is None else [checked_text("queue", queue, 100) for queue in queues]
-    return Identity(new_worker_id(), name or f"{host}:{pid}", host, pid, version("stepwell"), served, slots)
+    return Identity(new_worker_id(), name or f"{host}:{pid}", host, pid, VERSION, served, slots)
 
 
 def _states(given: State | str | Sequence[State | str] | None) -> list[State] | None:

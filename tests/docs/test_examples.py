@@ -34,7 +34,7 @@ from stepwell.cli.main import cli
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "guide").glob("*.md"))]
-LINKED = [*PAGES, *sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+LINKED = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 MODULE = "shop"
 
 _FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -104,13 +104,16 @@ class Printed:
 
 
 class Shown(ast.NodeTransformer):
-    """Prints the expressions that stand alone on a line with `# ->`."""
+    """Prints the expressions that stand alone on a line with `# ->`. And a script's `asyncio.run(x)` is awaited:
+    here a loop runs already."""
 
     def __init__(self, lines: set[int]) -> None:
         self._lines = lines
 
     def visit_Expr(self, node: ast.Expr) -> ast.Expr:
         value = node.value
+        if isinstance(value, ast.Call) and ast.unparse(value.func) == "asyncio.run":
+            return ast.fix_missing_locations(ast.copy_location(ast.Expr(ast.Await(value.args[0])), node))
         prints = isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "print"
         if node.end_lineno in self._lines and not prints:
             text = ast.Call(ast.Name("repr", ast.Load()), [value], [])
@@ -168,8 +171,13 @@ async def run_page(page: Path, dsn: str, files: Path) -> None:
     finally:
         for app in [value for value in vars(module).values() if isinstance(value, App)]:
             await asyncio.to_thread(app.portal.close)
-        for name in [MODULE, *(path.stem for path in files.glob("*.py"))]:
-            sys.modules.pop(name, None)
+        forget(files)
+
+
+def forget(files: Path) -> None:
+    """Another page may have a module of the same name."""
+    for name in [MODULE, *(path.stem for path in files.glob("*.py"))]:
+        sys.modules.pop(name, None)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)

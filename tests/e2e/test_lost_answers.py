@@ -14,8 +14,7 @@ import pytest
 from e2e_processes import eventually
 from proxy import Proxy
 
-from stepwell import App, Call, Fatal, Retry, Run, Snooze, State, current
-from stepwell.services.due import Due
+from stepwell import App, Call, Fatal, Retry, Run, Snooze, State, Unavailable, current
 from stepwell.services.reaper import Reaper
 from stepwell.dispatch.postgres import PostgresDispatch
 from stepwell.store.pool import Database
@@ -132,9 +131,13 @@ async def test_a_start_repeated_after_its_run_has_finished_does_not_make_it_agai
     """The run is done by a worker that is nearer to the database before the start is tried again."""
     near = Shop(dsn)
     async with shop.app, near.app, near.app.worker():
-        proxy.swallow("start_runs")
-        proxy.delay = 0.2
-        run = await shop.app.definition("add").start(1)
+        lost = proxy.swallow("start_runs")
+        starting = asyncio.create_task(shop.app.definition("add").start(1))
+        await lost.done.wait()
+        proxy.refusing = True
+        await eventually(lambda: sql.fetchval("select count(*) from stepwell.finished_runs"))
+        proxy.heal()
+        run = await starting
         assert await run.result(timeout=10) == 2
     await finished_once(sql, run)
     assert near.ran == [(str(run.id), 1)]
@@ -284,8 +287,6 @@ async def test_a_reaping_whose_answer_is_lost_counts_one_failure(
 
 
 async def _reaps(reaper: Reaper) -> bool:
-    from stepwell import Unavailable
-
     try:
         await reaper.reap()
     except Unavailable:
@@ -297,7 +298,7 @@ async def test_due_and_renewals_whose_answers_are_lost_do_no_harm(
     proxy: Proxy, shop: Shop, sql: Sql, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with shop.app, shop.app.worker():
-        swallows = [proxy.swallow(name, times=2) for name in ("due_runs", "renew_lease", "held_claims", "lead")]
+        swallows = [proxy.swallow(name) for name in ("due_runs", "renew_lease", "held_claims", "lead")]
         add = shop.app.definition("add").options(delay=timedelta(milliseconds=100))
         runs = await add.start_many([(n,) for n in range(20)])
         assert [await run.result(timeout=15) for run in runs] == list(range(1, 21))
@@ -308,7 +309,3 @@ async def test_due_and_renewals_whose_answers_are_lost_do_no_harm(
     assert len(shop.ran) == 21
     assert "the lease is lost" not in caplog.text
     assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
-
-
-def test_due_is_a_service() -> None:
-    assert Due.name == "due"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -19,7 +20,8 @@ async def take(
     names: Sequence[str] = ("tests.task",),
     limit: int = 10,
 ) -> list[Claim]:
-    return await runs.claim(tx, worker=worker, claim_id=new_claim_id(), queues=queues, names=names, limit=limit)
+    claimed = await runs.claim(tx, worker=worker, claim_id=new_claim_id(), queues=queues, names=names, limit=limit)
+    return claimed.claims
 
 
 async def test_the_most_urgent_goes_first_and_then_the_oldest(tx: Transaction) -> None:
@@ -46,7 +48,41 @@ async def test_a_worker_of_all_queues_claims_from_every_one(tx: Transaction) -> 
 
 async def test_a_claim_never_takes_more_than_its_limit_over_many_queues(tx: Transaction) -> None:
     await runs.start(tx, [a_start(queue=f"q{n % 5}") for n in range(50)])
-    assert len(await take(tx, await a_worker(tx), limit=7)) == 7
+    worker = await a_worker(tx)
+    assert 0 < len(await take(tx, worker, limit=7)) <= 7
+    assert 0 < len(await take(tx, worker, limit=3)) <= 3
+
+
+async def test_every_queue_with_work_gets_the_same_share(tx: Transaction) -> None:
+    await runs.start(tx, [a_start(queue="crowd", priority=1) for _ in range(100)])
+    await runs.start(tx, [a_start(queue="lonely", priority=99) for _ in range(3)])
+    worker = await a_worker(tx)
+    first = Counter(claim.queue for claim in await take(tx, worker, ["crowd", "lonely", "empty"], limit=10))
+    assert first == {"crowd": 5, "lonely": 3}
+
+
+async def test_a_claim_says_whether_there_may_be_more(tx: Transaction) -> None:
+    await runs.start(tx, [a_start(queue=queue) for queue in ("a", "a", "a", "b")])
+    worker = await a_worker(tx)
+
+    async def more(limit: int) -> bool:
+        claimed = await runs.claim(
+            tx, worker=worker, claim_id=new_claim_id(), queues=None, names=["tests.task"], limit=limit
+        )
+        return claimed.more
+
+    assert await more(4)  # two of a, one of b
+    assert not await more(4)  # the last of a
+    assert not await more(4)
+
+
+async def test_what_a_claim_does_not_take_is_left_for_others(database: Database) -> None:
+    await runs.start(database, [a_start(queue=f"q{n % 3}") for n in range(150)])
+    one, other = await a_worker(database), await a_worker(database)  # type: ignore[arg-type]
+    async with database.transaction() as tx:
+        taken = await take(tx, one, limit=99)
+        assert len(taken) == 99
+        assert len(await take(database, other, limit=99)) == 51
 
 
 async def test_a_paused_queue_is_not_claimed_from(tx: Transaction) -> None:

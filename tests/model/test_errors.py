@@ -34,7 +34,7 @@ def test_a_failed_run_tells_all_that_is_known_after_pickling() -> None:
     }  # fmt: skip
     error = pickle.loads(pickle.dumps(RunFailed(**facts)))
     assert error.facts() == facts
-    assert "failed after 3 attempts (raised): Declined: no {money}" in str(error)
+    assert "failed at attempt 3 (raised): Declined: no {money}" in str(error)
 
 
 @pytest.mark.parametrize("how", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))])

@@ -23,6 +23,8 @@ CIRCUMSTANCES = (VETERAN, *UNANALYSED, *ANALYSED)
 @dataclass(frozen=True, slots=True)
 class Survey:
     dsn: str
+    server: int
+    """The major version of Postgres."""
     ids: Ids
     readings: dict[str, dict[str, Reading]]
     """By circumstance and case."""
@@ -38,6 +40,7 @@ async def make_survey(dsn: str) -> Survey:
     await big_database.fill(dsn)
     ids = await big_database.ids(dsn, BATCH)
     readings = {VETERAN: await _explain_all(veteran, ids)}
+    server = veteran.connection.get_server_version().major
     await veteran.connection.close()
     for circumstances in (UNANALYSED, ANALYSED):
         if circumstances is ANALYSED:
@@ -46,7 +49,7 @@ async def make_survey(dsn: str) -> Survey:
             newcomer = await session(dsn, circumstance.split()[-2])
             readings[circumstance] = await _explain_all(newcomer, ids)
             await newcomer.connection.close()
-    return Survey(dsn, ids, readings, {title: each.cost for title, each in when_empty.items()})
+    return Survey(dsn, server, ids, readings, {title: each.cost for title, each in when_empty.items()})
 
 
 async def _explain_all(session: Session, ids: Ids) -> dict[str, Reading]:

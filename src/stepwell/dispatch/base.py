@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from stepwell.model.ids import ClaimId, WorkerId
-from stepwell.model.run import Claim
+from stepwell.model.run import Claimed
 
 Hear = Callable[[Sequence[str] | None], None]
 """Called with what was announced; with None when announcements may have been missed."""
@@ -30,7 +30,7 @@ class Dispatch(Protocol):
 
     async def claim(
         self, *, worker: WorkerId, claim_id: ClaimId, queues: Sequence[str] | None, names: Sequence[str], limit: int
-    ) -> list[Claim]: ...
+    ) -> Claimed: ...
 
     def announce(self, channel: Channel, what: Iterable[str]) -> None:
         """Tell everyone, soon, together with what else there is to tell. Never waits and never fails."""

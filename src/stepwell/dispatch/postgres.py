@@ -16,7 +16,7 @@ from stepwell.dispatch.base import Channel, Hear
 from stepwell.engine import runs
 from stepwell.model.errors import Unavailable
 from stepwell.model.ids import ClaimId, WorkerId
-from stepwell.model.run import Claim
+from stepwell.model.run import Claimed
 from stepwell.store.pool import Database, Row, reaching
 from stepwell.telemetry import log
 
@@ -45,7 +45,7 @@ class PostgresDispatch:
 
     async def claim(
         self, *, worker: WorkerId, claim_id: ClaimId, queues: Sequence[str] | None, names: Sequence[str], limit: int
-    ) -> list[Claim]:
+    ) -> Claimed:
         return await runs.claim(
             self._database, worker=worker, claim_id=claim_id, queues=queues, names=names, limit=limit
         )

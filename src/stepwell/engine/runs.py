@@ -14,13 +14,14 @@ heard of the last claims is promoted.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
 from uuid import UUID
 
 from stepwell.model.errors import AlreadyFinished, KeyConflict, NotFinished, NotFound
 from stepwell.model.ids import ClaimId, RunId, WorkerId
-from stepwell.model.run import NO_FAMILY, Claim, Family, Start
+from stepwell.model.run import NO_FAMILY, Claim, Claimed, Family, Start
 from stepwell.model.states import State
 from stepwell.store import rows
 from stepwell.store.pool import Tx
@@ -91,10 +92,12 @@ async def undo_finished_starts(tx: Tx, ids: Sequence[UUID]) -> None:
 
 async def claim(
     tx: Tx, *, worker: WorkerId, claim_id: ClaimId, queues: Sequence[str] | None, names: Sequence[str], limit: int
-) -> list[Claim]:
-    """pending -> running, up to `limit`, the most urgent and then the oldest first."""
+) -> Claimed:
+    """pending -> running, up to `limit`: from each queue the same share, the most urgent and then the oldest."""
     taken = await tx.rows("claim_runs", queues=queues, worker=worker, names=names, limit=limit, claim_id=claim_id)
-    return [rows.claim(row, claim_id) for row in taken]
+    shares = Counter(row["queue"] for row in taken)
+    more = bool(taken) and max(shares.values()) >= taken[0]["share"]
+    return Claimed([rows.claim(row, claim_id) for row in taken], more)
 
 
 async def due(tx: Tx, *, limit: int) -> list[str]:

@@ -70,8 +70,9 @@ def plan(settlements: Sequence[Settlement], *, noise: Callable[[], float] = rand
     return [batches[name] for name in sorted(batches)]
 
 
-def _by_id(settlement: Settlement) -> bytes:
-    return settlement[0].id.bytes
+def _by_id(settlement: Settlement) -> tuple[bytes, int]:
+    """The statements need this order. Of two claims of one run the later counts, and it comes last."""
+    return settlement[0].id.bytes, settlement[0].attempt
 
 
 def _add(batches: dict[str, Batch], claim: Claim, move: Move) -> None:

@@ -115,6 +115,15 @@ class Claim:
         return cls(run_id, claim_id, "", queue, 0, attempt, 0, b"{}", b"{}", None, None, None, None)
 
 
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """What a claim call took."""
+
+    claims: list[Claim]
+    more: bool
+    """Whether a queue gave its whole share, and so may have more."""
+
+
 @dataclass(slots=True)
 class Start:
     """A run to be: everything its row needs, already encoded."""

@@ -10,7 +10,7 @@ from stepwell.dispatch.base import Channel, Dispatch
 from stepwell.engine import runs, settle, workers
 from stepwell.engine.workers import Identity
 from stepwell.model.ids import ClaimId, RunId
-from stepwell.model.run import Claim
+from stepwell.model.run import Claim, Claimed
 from stepwell.store.pool import Database, Transaction, reaching
 from stepwell.worker.link import Renew, Settlement
 
@@ -25,7 +25,7 @@ class DirectLink:
         self._names = names
         self._lease = lease
 
-    async def claim(self, claim_id: ClaimId, limit: int) -> list[Claim]:
+    async def claim(self, claim_id: ClaimId, limit: int) -> Claimed:
         who = self._identity
         return await self._dispatch.claim(
             worker=who.id, claim_id=claim_id, queues=who.queues, names=self._names, limit=limit

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from stepwell.model.ids import ClaimId, RunId
 from stepwell.model.outcome import Outcome
-from stepwell.model.run import Claim
+from stepwell.model.run import Claim, Claimed
 
 Settlement = tuple[Claim, Outcome]
 Renew = Callable[[], Awaitable[None]]
@@ -17,7 +17,7 @@ Renew = Callable[[], Awaitable[None]]
 class Link(Protocol):
     """Every verb raises Unavailable while the system cannot be reached. It may then have happened."""
 
-    async def claim(self, claim_id: ClaimId, limit: int) -> list[Claim]:
+    async def claim(self, claim_id: ClaimId, limit: int) -> Claimed:
         """Up to `limit` runs that this worker can run, now its own."""
         ...
 

@@ -154,29 +154,30 @@ class Worker:
                 continue
             self._work.clear()
             try:
-                claimed = await self._take(min(room, BATCH))
+                more = await self._take(min(room, BATCH))
             except Unavailable as error:
                 log.warning("claiming waits for the database: %s", error)
                 self._uncertain = True
                 self._look.set()
                 await _within(POLL, self._work.wait())
                 continue
-            if claimed < min(room, BATCH) and not self._stopping:
+            if not more and not self._stopping:
                 await _within(POLL if self._link.hears else POLL_DEAF, self._work.wait())
         await self._until_idle()
 
-    async def _take(self, limit: int) -> int:
+    async def _take(self, limit: int) -> bool:
+        """Claim and begin; whether there may be more."""
         async with self._claiming:
-            claims = await self._link.claim(new_claim_id(), limit)
-            for claim in claims:
+            claimed = await self._link.claim(new_claim_id(), limit)
+            for claim in claimed.claims:
                 # It was on its way when `stop` looked at the attempts, and would be bound by no grace.
                 if self._stopping:
                     self._give_back(claim)
                 else:
                     self._begin(claim)
-        if claims:
-            self._telemetry.tell("worker.claimed", claims=claims)
-        return len(claims)
+        if claimed.claims:
+            self._telemetry.tell("worker.claimed", claims=claimed.claims)
+        return claimed.more
 
     def _give_back(self, claim: Claim) -> None:
         """Release a claim without an attempt at it."""

@@ -66,7 +66,8 @@ delete from stepwell.runs r
 -- name: claim_runs
 -- moves: pending -> running
 -- One index range per queue. Without a list of queues, every queue that has pending runs is found by
--- skipping from one to the next along the same index.
+-- skipping from one to the next along the same index. Each gets an equal share of the claim: no queue
+-- starves another, and nothing is locked that is not taken.
 -- The update does not ask for 'pending' again: the rows are locked, and asking would offer it that index.
 with recursive busy (queue) as (
     (select r.queue
@@ -82,25 +83,28 @@ with recursive busy (queue) as (
 ), open as (
     select o.queue
       from (select unnest(:queues::text[]) as queue union all select b.queue from busy b) o
-     where o.queue is not null
+     where o.queue = (select r.queue from stepwell.runs r
+                       where r.state = 'pending' and r.queue = o.queue order by r.priority, r.id limit 1)
        and not exists (select from stepwell.queues q where q.name = o.queue and q.paused_at is not null)
        and exists (select from stepwell.workers w where w.id = :worker::uuid and w.lease_until > stepwell.now())
+     order by random()
+     limit :limit
+), share (size) as (
+    select greatest(1, :limit / count(*)) from open
 ), next as materialized (
     select p.id
       from open o
      cross join lateral (
-           select r.id, r.priority
+           select r.id
              from stepwell.runs r
             where r.state = 'pending'
               and r.queue = o.queue
               and r.name = any(:names::text[])
               and (r.expires_at is null or r.expires_at > stepwell.now())
             order by r.priority, r.id
-            limit :limit
+            limit (select s.size from share s)
               for update skip locked
            ) p
-     order by p.priority, p.id
-     limit :limit
 )
 update stepwell.runs r
    set state = 'running',
@@ -110,7 +114,7 @@ update stepwell.runs r
        started_at = stepwell.now()
  where r.id = any(array(select n.id from next n))
 returning r.id, r.name, r.queue, r.priority, r.input, r.key, r.tags, r.retry, r.timeout, r.attempt,
-          r.failures, r.root_id;
+          r.failures, r.root_id, (select s.size from share s) as share;
 
 -- name: complete_runs
 -- moves: running -> completed

@@ -60,6 +60,17 @@ class Waiting:
         if self._watch is None:
             self._unsubscribe = self._dispatch.subscribe(Channel.FINISHED, self._heard)
             self._watch = asyncio.create_task(self._run(), name="stepwell.waiting")
+            self._watch.add_done_callback(self._watch_ended)
+
+    def _watch_ended(self, watch: asyncio.Task[None]) -> None:
+        """An error that is no absence of the database is told to all who wait: they would wait for ever."""
+        if watch.cancelled() or (error := watch.exception()) is None:
+            return
+        self._watch = None
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+        for future in [each for futures in self._futures.values() for each in futures if not each.done()]:
+            future.set_exception(error)
 
     def _forget(self, run_id: UUID, future: Future) -> None:
         futures = self._futures.get(run_id)

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
 import asyncpg
+from asyncpg.pool import PoolConnectionProxy
 
 from stepwell.model.errors import Unavailable
 from stepwell.store.statements import Statements, load
@@ -49,6 +50,9 @@ _AWAY = (
 # The server took the transaction back by itself: it is certain that nothing was written.
 _TAKEN_BACK = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 _TRIES = 5
+ANSWER = 30.0
+"""Seconds to wait for an answer: a connection that is half open never gives one."""
+PARTING = 1.0
 
 Row = asyncpg.Record
 
@@ -93,7 +97,7 @@ class Database:
                 self.dsn,
                 min_size=0,
                 max_size=self._size,
-                command_timeout=60,
+                command_timeout=ANSWER,
                 timeout=10,
                 server_settings=SESSION,
                 init=prepare,
@@ -122,21 +126,35 @@ class Database:
             return await self._fetch(statement.sql, arguments)
 
     async def _fetch(self, sql: str, arguments: list[Any]) -> list[Row]:
-        async with self._connected().acquire() as connection:
+        pool = self._connected()
+        connection = await pool.acquire()
+        try:
             return await connection.fetch(sql, *arguments)
+        finally:
+            await _let_go(pool, connection)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
         """Several statements, committed together when the block ends."""
         with reaching():
-            async with self._connected().acquire() as connection, connection.transaction():
-                yield Transaction(connection, self.statements)
+            pool = self._connected()
+            connection = await pool.acquire()
+            try:
+                async with connection.transaction():
+                    try:
+                        yield Transaction(connection, self.statements)
+                    except (asyncio.CancelledError, TimeoutError):
+                        # No answer may ever come on it. To hang up rolls back as well, and waits for nobody.
+                        connection.terminate()
+                        raise
+            finally:
+                await _let_go(pool, connection)
 
     async def connect(self, **settings: str) -> asyncpg.Connection[Row]:
         """A connection of the caller's own, outside the pool."""
         with reaching():
             connection = await asyncpg.connect(
-                self.dsn, timeout=10, command_timeout=60, server_settings=SESSION | settings
+                self.dsn, timeout=10, command_timeout=ANSWER, server_settings=SESSION | settings
             )
             await prepare(connection)
             return connection
@@ -145,6 +163,14 @@ class Database:
         if self._pool is None:
             raise Unavailable("it is closed")
         return self._pool
+
+
+async def _let_go(pool: asyncpg.Pool[Row], connection: PoolConnectionProxy[Row]) -> None:
+    """Give a connection back. If its last statement was cancelled the server must say so first, but soon."""
+    try:
+        await pool.release(connection, timeout=PARTING)
+    except _AWAY:
+        pass  # it is closed now, and what came of the statement is known already
 
 
 class reaching:

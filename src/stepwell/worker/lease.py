@@ -11,6 +11,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from datetime import timedelta
 
 from stepwell.model.errors import Unavailable
@@ -36,9 +37,12 @@ class Lease:
         self._thread: threading.Thread | None = None
         self._held_until = 0.0
         self._is_lost = False
+        self._is_given_up = False
 
     async def hold(self) -> None:
         """Take the lease; returns once it is held, however long that takes."""
+        if self._is_given_up:
+            return
         self._home = asyncio.get_running_loop()
         self._over = self._home.create_future()
         self._thread = threading.Thread(target=self._live, name="stepwell.lease", daemon=True)
@@ -54,6 +58,7 @@ class Lease:
 
     def give_up(self) -> None:
         """Wait no longer for a lease that is not held yet."""
+        self._is_given_up = True
         if not self._decided.is_set():
             self._end(None)
 
@@ -88,7 +93,9 @@ class Lease:
         pause = self._length / _SHARE
         while not stopped.is_set():
             try:
-                async with self._link.lease() as renew:
+                async with AsyncExitStack() as connected:
+                    async with asyncio.timeout(self._patience()):
+                        renew = await connected.enter_async_context(self._link.lease())
                     while not stopped.is_set():
                         await self._renew(renew)
                         await _wait(stopped, pause)
@@ -98,13 +105,18 @@ class Lease:
 
     async def _renew(self, renew: Renew) -> None:
         sent = time.monotonic()
-        async with asyncio.timeout(max(self._length / _SHARE, 0.5)):
+        async with asyncio.timeout(self._patience()):
             await renew()
         self._held_until = sent + self._length
         self._tell(self._decided.set)
         if self._is_lost:
             self._is_lost = False
             self._tell(self._back)
+
+    def _patience(self) -> float:
+        """Seconds to wait for an answer, and never past the end of the lease: its loss must be noticed then."""
+        share, left = max(self._length / _SHARE, 0.5), self._held_until - time.monotonic()
+        return min(share, left) if left > 0 else share
 
     def _missed(self, error: Exception) -> None:
         log.warning("the lease could not be renewed: %s", error)

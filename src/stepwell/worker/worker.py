@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from stepwell.beside import beside
 from stepwell.context import Running
-from stepwell.executors.base import Body, Executor
+from stepwell.executors.base import Body, Executor, contained
 from stepwell.model.errors import Unavailable
 from stepwell.model.ids import ClaimId, RunId, new_claim_id
 from stepwell.model.outcome import Failed, Outcome, Released
@@ -28,7 +28,7 @@ from stepwell.telemetry import Telemetry, log
 from stepwell.worker.lease import Lease
 from stepwell.worker.ledger import Ledger
 from stepwell.worker.link import Link
-from stepwell.worker.run_task import run_task, timed_out
+from stepwell.worker.run_task import describe, run_task, timed_out
 
 BATCH = 200
 """The most claims of one call: more made the group commit slower, not faster."""
@@ -95,6 +95,8 @@ class Worker:
         self._held = False
         self._stopping = False
         self._gone = asyncio.Event()
+        self._patience: asyncio.Timeout | None = None
+        """With the claim on its way; `stop` shortens it."""
 
     async def run(self) -> None:
         """Work until `stop`. Any part that ends by itself ends the worker: none may die unseen."""
@@ -118,6 +120,9 @@ class Worker:
         self._lease.give_up()
         self._work.set()
         self._room.set()
+        if self._patience is not None:
+            # A database that does not answer must not keep us. What it claims is found in the table, or reaped.
+            self._patience.reschedule(asyncio.get_running_loop().time() + CLEANUP)
         if self._attempts and grace > 0:
             await _within(grace, self._until_idle())
         self._end_all(Released())
@@ -150,12 +155,13 @@ class Worker:
             if room <= 0:
                 self._room.clear()
                 if self._free() <= 0:
-                    await self._room.wait()
+                    # Looked at again even if nothing calls: a thread that was given up ends unheard.
+                    await _within(POLL, self._room.wait())
                 continue
             self._work.clear()
             try:
                 more = await self._take(min(room, BATCH))
-            except Unavailable as error:
+            except (Unavailable, TimeoutError) as error:
                 log.warning("claiming waits for the database: %s", error)
                 self._uncertain = True
                 self._look.set()
@@ -168,7 +174,9 @@ class Worker:
     async def _take(self, limit: int) -> bool:
         """Claim and begin; whether there may be more."""
         async with self._claiming:
-            claimed = await self._link.claim(new_claim_id(), limit)
+            async with asyncio.timeout(None) as self._patience:
+                claimed = await self._link.claim(new_claim_id(), limit)
+            self._patience = None
             for claim in claimed.claims:
                 # It was on its way when `stop` looked at the attempts, and would be bound by no grace.
                 if self._stopping:
@@ -208,8 +216,9 @@ class Worker:
         outcome: Outcome | None
         try:
             outcome = await run_task(attempt.running, body, self._runs.executors[body.executor])
-        except asyncio.CancelledError:
-            outcome = attempt.verdict
+        except asyncio.CancelledError as error:
+            # Not by us: the body cancelled the task it runs in, and would do so for ever if it were released.
+            outcome = attempt.verdict if attempt.running.cancelled else Failed(describe(contained(error)))
         if attempt.verdict is not None and isinstance(outcome, Failed):
             outcome = attempt.verdict
         self._ended(attempt, outcome)
@@ -230,8 +239,11 @@ class Worker:
             self._ledger.add(attempt.claim, outcome)
 
     def _end(self, attempt: Attempt, verdict: Outcome | None) -> None:
-        """End an attempt from outside; with no verdict its claim is lost and there is nothing to settle."""
-        if attempt.settled or attempt.task is None:
+        """End an attempt from outside; with no verdict its claim is lost and there is nothing to settle.
+
+        Only once: a second cancellation would cut short the cleanup after the first.
+        """
+        if attempt.settled or attempt.task is None or attempt.running.cancelled:
             return
         attempt.verdict = verdict
         attempt.running.cancelled = True

@@ -51,7 +51,9 @@ async def empty(database: Database) -> None:
 
 async def start_ours(app: App, database: Database, runs: int) -> float:
     task = define(app)
-    calls = [("someone@example.org", number, "a hundred bytes of input or so, as in real life") for number in range(runs)]
+    calls = [
+        ("someone@example.org", number, "a hundred bytes of input or so, as in real life") for number in range(runs)
+    ]
     begin = time.perf_counter()
     await task.start_many(calls)
     return runs / (time.perf_counter() - begin)

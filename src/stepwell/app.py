@@ -155,19 +155,24 @@ class App:
     def definition(self, name: str) -> Named:
         """A definition by name, for code that does not import it."""
         known = self.definitions.get(name)
-        return Named(self, name, Options() if known is None else known._options)
+        return Named(self, name, Options()) if known is None else Named(self, name, known._options, known.signature)
 
     async def start(self, name: str, /, *args: Any, **kwargs: Any) -> Run[Any]:
         """Start a run by name, without importing its code."""
-        known = self.definitions.get(name)
-        return await (known or self.definition(name)).start(*args, **kwargs)
+        return await self.definition(name).start(*args, **kwargs)
 
     # -- runs
 
-    def run(self, id_or_key: UUID | str) -> Run[Any]:
-        """A handle on the run with this id, or else this key."""
+    @overload
+    def run(self, id_or_key: UUID | str, /) -> Run[Any]: ...
+    @overload
+    def run(self, *, key: str) -> Run[Any]: ...
+    def run(self, id_or_key: UUID | str | None = None, *, key: str | None = None) -> Run[Any]:
+        """A handle on the run with this id, or this key. What looks like an id is one, unless given as key=."""
         if isinstance(id_or_key, UUID):
             return Run(self, id_or_key)
+        if key is not None or id_or_key is None:
+            return Run(self, None, key=checked_text("key", key, 500))
         try:
             return Run(self, UUID(id_or_key))
         except ValueError:
@@ -184,13 +189,13 @@ class App:
         error: str | None = None,
         since: datetime | None = None,
         limit: int = 50,
-        after: UUID | None = None,
+        after: UUID | str | None = None,
     ) -> Page:
         """Runs, newest first. `page.next` goes into `after=` for the page that follows."""
         if not 1 <= limit <= 1000:
             raise InvalidSetting("limit", limit, "1 to 1000")
         which = Filter(_states(state), name, queue, kind, None if tags is None else dict(tags), error, since)
-        return await self._opening.client.runs(which, limit=limit, after=after)
+        return await self._opening.client.runs(which, limit=limit, after=_page_end(after))
 
     # -- running
 
@@ -307,6 +312,13 @@ def _identity(queues: Sequence[str] | None, slots: int, name: str | None) -> Ide
     host, pid = socket.gethostname(), os.getpid()
     served = None if queues is None else [checked_text("queue", queue, 100) for queue in queues]
     return Identity(new_worker_id(), name or f"{host}:{pid}", host, pid, VERSION, served, slots)
+
+
+def _page_end(after: UUID | str | None) -> UUID | None:
+    try:
+        return UUID(after) if isinstance(after, str) else after
+    except ValueError:
+        raise InvalidSetting("after", after, "the id of a run, as in page.next") from None
 
 
 def _states(given: State | str | Sequence[State | str] | None) -> list[State] | None:

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from stepwell.model.duration import Duration, duration
 from stepwell.model.errors import InvalidSetting
@@ -36,7 +37,8 @@ def settings(
     if held < SHORTEST_LEASE:
         raise InvalidSetting("lease", chosen_lease, f"must be at least {SHORTEST_LEASE.total_seconds()} s")
     return Settings(
-        dsn=_checked_dsn(dsn or os.environ.get("STEPWELL_DSN") or None),
+        # What the call says goes before the environment: a home asks for the embedded database.
+        dsn=_checked_dsn(dsn or (None if home is not None else os.environ.get("STEPWELL_DSN") or None)),
         home=Path(home or os.environ.get("STEPWELL_HOME") or ".stepwell").absolute(),
         schema=schema or os.environ.get("STEPWELL_SCHEMA") or "stepwell",
         lease=held,
@@ -47,4 +49,11 @@ def _checked_dsn(dsn: str | None) -> str | None:
     if dsn is not None and not dsn.startswith(("postgresql://", "postgres://")):
         scheme = dsn.split(":", 1)[0] if "://" in dsn else "no scheme"
         raise InvalidSetting("dsn", scheme, "a DSN begins with postgresql://")
+    try:
+        _ = None if dsn is None else urlsplit(dsn).port
+    except ValueError:
+        # The driver would quote it, and what stands there may be part of a password.
+        raise InvalidSetting(
+            "dsn", "…", "its port is not a number: percent-encode what is special in the password"
+        ) from None
     return dsn

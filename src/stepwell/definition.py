@@ -151,10 +151,20 @@ class Definition(Generic[R]):
 
 
 class Named(Definition[Any]):
-    """A definition of which only the name is known: its code is elsewhere."""
+    """A definition by name. Its input is plain data; where the code is known, it is checked against it."""
+
+    def __init__(self, app: Opened, name: str, options: Options, signature: Signature | None = None) -> None:
+        super().__init__(app, name, options)
+        self._signature = signature
+
+    def _encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        input = encode_call(args, kwargs)
+        if self._signature is not None:
+            self._signature.decode_input(input)
+        return input
 
     def options(self, **changes: Any) -> Named:
-        return Named(self._app, self.name, self._options.changed(changes))
+        return Named(self._app, self.name, self._options.changed(changes), self._signature)
 
     async def start(self, *args: Any, **kwargs: Any) -> Run[Any]:
         return (await self._start_all([self._start(args, kwargs, self._options)]))[0]

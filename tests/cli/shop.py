@@ -35,4 +35,4 @@ def hang_in_thread() -> None:
 
 @app.task
 async def block_the_loop() -> None:
-    time.sleep(600)  # noqa: ASYNC251  # the mistake is the point
+    time.sleep(600)  # the mistake is the point

@@ -15,6 +15,7 @@ from stepwell import (
     DuplicateName,
     InvalidSetting,
     KeyConflict,
+    NotDecodable,
     NotEncodable,
     NotFound,
     Retry,
@@ -143,11 +144,34 @@ async def test_a_run_is_started_by_name_without_its_code(app: App, dsn: str) -> 
         assert await urgent.result(10) == "6 EUR"
 
 
-async def test_a_wrong_call_by_name_fails_its_run_with_the_reason(app: App) -> None:
+async def test_a_start_by_name_takes_plain_data_and_checks_it_where_the_code_is_known(app: App) -> None:
+    @app.task(name="shop.charge")
+    async def charge(order: Order) -> str:
+        return type(order).__name__
+
+    plain = {"id": str(ORDER.id), "total": "12.50", "at": "2026-01-02T03:04:00Z"}
+    async with app.worker():
+        assert await (await app.start("shop.charge", plain)).result(10) == "Order"
+        assert await (await app.start("shop.charge", order=ORDER)).result(10) == "Order"
+    with pytest.raises(NotDecodable, match="order"):
+        await app.start("shop.charge", {"id": 3})
+
+
+async def test_a_key_that_looks_like_an_id_is_found_as_a_key(app: App) -> None:
+    @app.task
+    async def work() -> None: ...
+
+    key = str(uuid.uuid4())
+    run = await work.options(key=key).start()
+    assert (await app.run(key=key).info()).id == run.id
+
+
+async def test_a_wrong_call_by_name_fails_its_run_with_the_reason(app: App, dsn: str) -> None:
     @app.task(name="shop.charge")
     async def charge(amount: int) -> None: ...
 
-    run = await app.definition("shop.charge").start("not a number")
+    async with App(dsn) as elsewhere:
+        run = app.run((await elsewhere.start("shop.charge", "not a number")).id)
     async with app.worker():
         info = await until(lambda: finished(run))
     assert info.state is State.FAILED
@@ -261,6 +285,8 @@ async def test_runs_are_listed_by_what_one_asks_for(app: App) -> None:
     assert rest.next is None
     with pytest.raises(InvalidSetting):
         await app.runs(state="done")
+    with pytest.raises(InvalidSetting):
+        await app.runs(after="the beginning")
 
 
 async def test_ten_thousand_waiters_cost_one_listener(app: App) -> None:

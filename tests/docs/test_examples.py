@@ -104,11 +104,16 @@ class Printed:
 
 
 class Shown(ast.NodeTransformer):
-    """Prints the expressions that stand alone on a line with `# ->`. And a script's `asyncio.run(x)` is awaited:
-    here a loop runs already."""
+    """Prints the expressions that stand alone on a line with `# ->`, and makes a script one that can be awaited:
+    it is the main one, and its `asyncio.run(x)` is `await x`, because here a loop runs already."""
 
     def __init__(self, lines: set[int]) -> None:
         self._lines = lines
+
+    def visit_If(self, node: ast.If) -> ast.AST:
+        if ast.unparse(node.test) == "__name__ == '__main__'":
+            node.test = ast.copy_location(ast.Constant(True), node.test)
+        return self.generic_visit(node)
 
     def visit_Expr(self, node: ast.Expr) -> ast.Expr:
         value = node.value

@@ -49,5 +49,3 @@ async def proxy(dsn: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIter
     # A socket's path must be short.
     async with proxied(dsn, tmp_path_factory.mktemp("p")) as proxy:
         yield proxy
-
-

@@ -28,8 +28,17 @@ def note(what: str, **facts: object) -> None:
     os.close(file)
 
 
+def note_pid(file: str) -> None:
+    Path(file).write_text(str(os.getpid()))
+
+
 def opened(gate: str) -> bool:
     return (place / gate).exists()
+
+
+async def until_open(gate: str) -> None:
+    while not opened(gate):  # noqa: ASYNC110 - a test opens it from another process
+        await asyncio.sleep(0.02)
 
 
 @app.task
@@ -51,8 +60,7 @@ async def until(gate: str) -> int:
     """Ends when the gate is there; gives the process that ended it."""
     note("began")
     try:
-        while not opened(gate):
-            await asyncio.sleep(0.02)
+        await until_open(gate)
     except asyncio.CancelledError:
         note("cancelled")
         raise
@@ -74,9 +82,8 @@ def until_in_thread(gate: str) -> int:
 
 async def until_in_process(gate: str, ledger: str) -> None:
     """In a child `current` is not there: it writes its own pid."""
-    Path(ledger).write_text(str(os.getpid()))
-    while not opened(gate):
-        await asyncio.sleep(0.02)
+    note_pid(ledger)
+    await until_open(gate)
 
 
 app.task(executor="process", retry=soon)(until_in_process)
@@ -85,7 +92,7 @@ app.task(executor="process", retry=soon)(until_in_process)
 @app.task
 async def block(seconds: float) -> int:
     note("began")
-    time.sleep(seconds)  # noqa: ASYNC251 - to block the event loop is the point
+    time.sleep(seconds)
     note("ended")
     return os.getpid()
 

@@ -4,8 +4,9 @@ pass       bytes go through
 refuse     new connections are closed at once
 reset      every connection is cut, now
 half-open  sockets stay, bytes do not move: for everyone, or for those who speak a certain statement
-delay      every chunk waits a while
+delay      what the client says takes a while to arrive
 swallow    a statement reaches the server and is carried out, and its answer never comes back
+detain     a statement is kept while its client is cut off, and reaches the server much later
 """
 
 from __future__ import annotations
@@ -35,6 +36,19 @@ class Swallow:
     done: asyncio.Event = field(default_factory=asyncio.Event)
 
 
+@dataclass
+class Detained:
+    """A statement that arrives when everyone has forgotten it."""
+
+    statement: str
+    messages: list[bytes] = field(default_factory=list)
+    server: Writer | None = None
+
+    def deliver(self) -> None:
+        assert self.server is not None
+        self.server.write(b"".join(self.messages))
+
+
 @dataclass(eq=False)
 class Wire:
     """One connection through the proxy."""
@@ -46,6 +60,7 @@ class Wire:
     """The engine's statements that it has carried."""
     lost: Swallow | None = None
     frozen: bool = False
+    detained: Detained | None = None
 
     def cut(self) -> None:
         for end in (self.client, self.server):
@@ -60,6 +75,7 @@ class Proxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self._freezes: Callable[[str], bool] | None = None
         self._swallows: list[Swallow] = []
+        self._detains: list[Detained] = []
         self.wires: set[Wire] = set()
         self.refusing = False
         self.delay = 0.0
@@ -76,6 +92,11 @@ class Proxy:
         swallow = Swallow(statement, at_commit, times)
         self._swallows.append(swallow)
         return swallow
+
+    def detain(self, statement: str) -> Detained:
+        """Keep the next of this statement until it is delivered, and cut off who spoke it."""
+        self._detains.append(Detained(statement))
+        return self._detains[-1]
 
     def freeze(self, statements: Callable[[str], bool] = lambda _name: True) -> None:
         """Half-open, from the next word on: of those who speak such a statement."""
@@ -154,10 +175,21 @@ class Proxy:
                 kind, size = struct.unpack("!ci", head)
                 body = await reader.readexactly(size - 4)
                 self._listen(wire, kind, body)
-                if self.delay:
-                    await asyncio.sleep(self.delay)
-                if not wire.frozen:
-                    wire.server.write(head + body)
+                if wire.detained is not None:
+                    wire.detained.messages.append(head + body)
+                    if kind == b"S":
+                        wire.client.transport.abort()
+                        await asyncio.Event().wait()
+                    continue
+                if not wire.frozen and not wire.server.is_closing():
+                    self._later(wire.server.write, head + body)
+
+    def _later(self, write: Callable[[bytes], None], data: bytes) -> None:
+        # In order, since all of them wait equally long.
+        if self.delay:
+            asyncio.get_running_loop().call_later(self.delay, write, data)
+        else:
+            write(data)
 
     def _listen(self, wire: Wire, kind: bytes, body: bytes) -> None:
         match kind:
@@ -181,6 +213,9 @@ class Proxy:
         wire.spoken.add(name)
         if self._freezes is not None and self._freezes(name):
             wire.frozen = True
+        for detained in self._detains:
+            if detained.statement == name and detained.server is None:
+                wire.detained, detained.server = detained, wire.server
         for swallow in self._swallows:
             if swallow.statement == name and swallow.left and not swallow.at_commit:
                 self._lose(wire, swallow)

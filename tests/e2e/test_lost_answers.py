@@ -15,8 +15,8 @@ from e2e_processes import eventually
 from proxy import Proxy
 
 from stepwell import App, Call, Fatal, Retry, Run, Snooze, State, Unavailable, current
-from stepwell.services.reaper import Reaper
 from stepwell.dispatch.postgres import PostgresDispatch
+from stepwell.services.reaper import Reaper
 from stepwell.store.pool import Database
 
 Sql: TypeAlias = "asyncpg.Connection[Any]"
@@ -141,6 +141,40 @@ async def test_a_start_repeated_after_its_run_has_finished_does_not_make_it_agai
         assert await run.result(timeout=10) == 2
     await finished_once(sql, run)
     assert near.ran == [(str(run.id), 1)]
+
+
+@pytest.mark.xfail(strict=True, reason="only a start with a key is safe from its own words arriving late")
+async def test_a_start_that_arrives_after_its_repetition_has_finished_does_not_make_it_again(
+    proxy: Proxy, shop: Shop, dsn: str, sql: Sql
+) -> None:
+    await late_start(proxy, shop, dsn, sql, None)
+
+
+async def test_a_start_with_a_key_that_arrives_after_its_repetition_has_finished_does_not_make_it_again(
+    proxy: Proxy, shop: Shop, dsn: str, sql: Sql
+) -> None:
+    await late_start(proxy, shop, dsn, sql, "k")
+
+
+async def late_start(proxy: Proxy, shop: Shop, dsn: str, sql: Sql, key: str | None) -> None:
+    near = Shop(dsn)
+    async with shop.app, near.app, near.app.worker():
+        late = proxy.detain("start_runs")
+        run = await shop.app.definition("add").options(key=key).start(1)
+        assert await run.result(timeout=10) == 2
+        late.deliver()
+        after = await near.app.definition("add").start(1)
+        assert await after.result(timeout=10) == 2
+        await eventually(lambda: _no_statement_runs(sql))
+        last = await near.app.definition("add").start(1)
+        assert await last.result(timeout=10) == 2
+    await finished_once(sql, run, after, last)
+
+
+async def _no_statement_runs(sql: Sql) -> bool:
+    asked = """select count(*) from pg_stat_activity
+                where datname = current_database() and pid <> pg_backend_pid() and state <> 'idle'"""
+    return await sql.fetchval(asked) == 0
 
 
 async def test_a_cancel_whose_answers_are_lost_is_done_and_no_error(proxy: Proxy, shop: Shop, sql: Sql) -> None:

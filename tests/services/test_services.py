@@ -34,7 +34,7 @@ async def test_the_reaper_sleeps_until_the_next_lease_ends(database: Database, d
     reaper = Reaper(database, dispatch, Telemetry())
     assert await reaper.run_once() == 5.0
     assert await state_of(database, claim.id) is State.RUNNING  # type: ignore[arg-type]
-    await Clock(dsn).skip("61s")
+    await Clock(dsn).skip("61s", workers_live_on=False)
     await reaper.run_once()
     assert await state_of(database, claim.id) is State.PENDING  # type: ignore[arg-type]
     await dispatch.close()
@@ -43,7 +43,7 @@ async def test_the_reaper_sleeps_until_the_next_lease_ends(database: Database, d
 async def test_many_leaders_at_once_do_no_harm(database: Database, dsn: str) -> None:
     claims = [await claimed(database) for _ in range(20)]  # type: ignore[arg-type]
     await runs.start(database, [a_start(delay=timedelta(minutes=1)) for _ in range(300)])
-    await Clock(dsn).skip("2m")
+    await Clock(dsn).skip("2m", workers_live_on=False)
     dispatch = PostgresDispatch(database)
     parts = [Due(database, dispatch) for _ in range(8)]
     reapers = [Reaper(database, dispatch, Telemetry()) for _ in range(8)]
@@ -65,7 +65,7 @@ async def test_a_leader_that_is_gone_is_followed_by_another(database: Database, 
     await first.renew()
     await second.renew()
     assert (first.terms, second.terms) == ({"due": 1}, {})
-    await Clock(dsn).skip("11s")
+    await Clock(dsn).skip("11s", workers_live_on=False)
     await second.renew()
     await first.renew()
     assert (first.terms, second.terms) == ({}, {"due": 2})

@@ -85,6 +85,7 @@ class PostgresDispatch:
         while not self._closing or self._outbox:
             try:
                 connection = await self._database.connect(synchronous_commit="off")
+                pause = 0.1
                 try:
                     with reaching():
                         await self._serve(connection)
@@ -92,7 +93,8 @@ class PostgresDispatch:
                     self._listening.clear()
                     connection.terminate()
                 return
-            except Unavailable as error:
+            except (Unavailable, asyncpg.PostgresError) as error:
+                # Also when Postgres will not take what we say, its queue being full: hints can be lost, the wire not.
                 log.debug("the wire is down: %s", error)
                 if self._closing:
                     return

@@ -13,5 +13,6 @@ async def make_partitions(tx: Tx) -> int:
     return int((await tx.rows("make_partitions", ahead=AHEAD))[0]["made"])
 
 
-async def forget_keys(tx: Tx, *, limit: int = 1000) -> None:
-    await tx.rows("forget_keys", limit=limit)
+async def forget_keys(tx: Tx, *, limit: int) -> int:
+    """Keys past their time whose run is not live; how many there were."""
+    return len(await tx.rows("forget_keys", limit=limit))

@@ -168,7 +168,7 @@ class RunCancelled(RunUnsuccessful):
 
 @dataclass(eq=False)
 class RunExpired(RunUnsuccessful):
-    """{name} {run_id} expired before it could start."""
+    """{name} {run_id} expired: it was not started, or not started again, in time."""
 
     run_id: UUID
     name: str
@@ -184,6 +184,12 @@ class SchemaError(StepwellError):
 
 @dataclass(eq=False)
 class Unavailable(StepwellError):
-    """The database cannot be reached ({reason}). Nothing is lost: try again."""
+    """The database cannot be reached ({reason}). What was asked may have happened all the same: a start is safe
+    to repeat if it has a key."""
 
     reason: str
+
+
+for _error in [each for each in globals().values() if isinstance(each, type) and issubclass(each, StepwellError)]:
+    # Stored errors and retry policies name the types as users import them.
+    _error.__module__ = "stepwell"

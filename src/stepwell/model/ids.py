@@ -7,9 +7,10 @@ A claim's id is random: it is a capability, and must not be guessable from anyth
 from __future__ import annotations
 
 import os
+import struct
 import threading
 import time
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterator
 from typing import NewType
 from uuid import UUID, uuid4
 
@@ -17,20 +18,20 @@ RunId = NewType("RunId", UUID)
 ClaimId = NewType("ClaimId", UUID)
 WorkerId = NewType("WorkerId", UUID)
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _lock = threading.Lock()
 _last_ms = 0
 _counter = 0
+_noise: Iterator[tuple[int]] = iter(())
 
 
 def new_run_id() -> RunId:
     """UUIDv7, strictly increasing within the process: a 26-bit counter follows the milliseconds."""
     global _last_ms, _counter
-    noise = int.from_bytes(os.urandom(9), "big")
     with _lock:
+        noise = _next_noise()
         ms = time.time_ns() // 1_000_000
         if ms > _last_ms:
-            _last_ms, _counter = ms, noise >> 47  # starts in the lower half: room to count up
+            _last_ms, _counter = ms, noise >> 48 << 9  # starts in the lower half: room to count up
         else:
             _counter += 1
             if _counter >= 1 << 26:
@@ -41,18 +42,27 @@ def new_run_id() -> RunId:
     return RunId(UUID(int=value))
 
 
+def _next_noise() -> int:
+    """64 random bits. The kernel is asked for many at once: its answer costs more than all the rest."""
+    global _noise
+    for (noise,) in _noise:
+        return noise
+    _noise = struct.iter_unpack("!Q", os.urandom(8 * 512))
+    return next(_noise)[0]
+
+
+def _forget_noise() -> None:
+    """A forked child would make its parent's ids."""
+    global _noise
+    _noise = iter(())
+
+
+os.register_at_fork(after_in_child=_forget_noise)
+
+
 def new_claim_id() -> ClaimId:
     return ClaimId(uuid4())
 
 
 def new_worker_id() -> WorkerId:
     return WorkerId(uuid4())
-
-
-def first_id_at(moment: datetime) -> UUID:
-    """Not above any id of this moment or later: the border of a partition, as `stepwell.first_id` draws it."""
-    return UUID(int=(moment - _EPOCH) // timedelta(milliseconds=1) << 80)
-
-
-def id_time(run_id: UUID) -> datetime:
-    return datetime.fromtimestamp((run_id.int >> 80) / 1000, tz=UTC)

@@ -6,6 +6,7 @@ from stepwell.engine import retention, workers
 from stepwell.store.pool import Database
 
 LOOK = 3600.0
+BATCH = 1000
 
 
 class Partitions:
@@ -16,6 +17,7 @@ class Partitions:
 
     async def run_once(self) -> float:
         await retention.make_partitions(self._database)
-        await retention.forget_keys(self._database)
+        while await retention.forget_keys(self._database, limit=BATCH) == BATCH:
+            pass
         await workers.forget(self._database)
         return LOOK

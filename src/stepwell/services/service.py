@@ -65,6 +65,6 @@ class Services:
             except Exception:
                 # Nothing was changed, or all of it: the next pass looks again.
                 log.exception("%s failed", service.name)
-                wait, pause = pause, min(pause * 2, 10.0)
+                wait, pause = pause, min(pause * 2, 60.0)
             self._telemetry.tell("service.ran", service=service.name)
             await asyncio.sleep(wait)

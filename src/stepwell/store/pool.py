@@ -30,18 +30,19 @@ SESSION = {
     "idle_in_transaction_session_timeout": "60s",
 }
 
-# The server is away, shutting down, starting, no longer the primary, or does not let us in.
+# The server is away, shutting down, starting, no longer the primary, does not let us in, or is ill itself.
+# None of these says anything about what was asked: it is asked again, and nobody is blamed for it.
 _AWAY = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
-    asyncpg.CannotConnectNowError,
-    asyncpg.AdminShutdownError,
-    asyncpg.CrashShutdownError,
-    asyncpg.TooManyConnectionsError,
+    asyncpg.InternalClientError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.PostgresSystemError,
+    asyncpg.InternalServerError,
     asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.InvalidAuthorizationSpecificationError,
     asyncpg.InvalidCatalogNameError,
-    asyncpg.QueryCanceledError,
     asyncpg.LockNotAvailableError,
     asyncpg.InsufficientResourcesError,
     OSError,
@@ -130,6 +131,10 @@ class Database:
         connection = await pool.acquire()
         try:
             return await connection.fetch(sql, *arguments)
+        except asyncpg.InternalClientError:
+            # The driver lost its place: it heard the server's farewell, and not yet that the line is dead.
+            connection.terminate()
+            raise
         finally:
             await _let_go(pool, connection)
 
@@ -140,13 +145,18 @@ class Database:
             pool = self._connected()
             connection = await pool.acquire()
             try:
-                async with connection.transaction():
-                    try:
-                        yield Transaction(connection, self.statements)
-                    except (asyncio.CancelledError, TimeoutError):
-                        # No answer may ever come on it. To hang up rolls back as well, and waits for nobody.
-                        connection.terminate()
-                        raise
+                transaction = connection.transaction()
+                await transaction.start()
+                yield Transaction(connection, self.statements)
+                await transaction.commit()
+            except (asyncio.CancelledError, TimeoutError, asyncpg.InternalClientError):
+                # No answer may ever come on it. To hang up rolls back as well, and waits for nobody.
+                connection.terminate()
+                raise
+            except BaseException:
+                if connection.is_in_transaction() and not connection.is_closed():
+                    await transaction.rollback()
+                raise
             finally:
                 await _let_go(pool, connection)
 

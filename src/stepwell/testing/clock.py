@@ -16,7 +16,9 @@ create or replace function stepwell.now() returns timestamptz
     language sql stable parallel safe
     as 'select pg_catalog.now() + (select skipped from stepwell.clock)';
 """
-_SKIP = "update stepwell.clock set skipped = skipped + $1"
+_SKIP = "update stepwell.clock set skipped = skipped + $1::interval"
+_KEEP_WORKERS = "update stepwell.workers set lease_until = lease_until + $1::interval where lease_until > stepwell.now() - $1::interval"
+_KEEP_LEADERS = "update stepwell.leaders set until = until + $1::interval where until > stepwell.now() - $1::interval"
 _RESTORE = """
 create or replace function stepwell.now() returns timestamptz
     language sql stable parallel safe
@@ -36,10 +38,18 @@ class Clock:
         self._dsn = dsn
         self._schema = schema
 
-    async def skip(self, time: Duration) -> None:
-        """Let this much time pass at once."""
+    async def skip(self, time: Duration, *, workers_live_on: bool = True) -> None:
+        """Let this much time pass at once.
+
+        Live workers keep their leases, as if they had renewed them all the while; without
+        `workers_live_on` they are lost, and what they run is reaped.
+        """
+        length = duration(time, setting="skip")
         await self._execute(_SHIFTABLE)
-        await self._execute(_SKIP, duration(time, setting="skip"))
+        await self._execute(_SKIP, length)
+        if workers_live_on:
+            await self._execute(_KEEP_WORKERS, length)
+            await self._execute(_KEEP_LEADERS, length)
 
     async def restore(self) -> None:
         """Back to real time."""

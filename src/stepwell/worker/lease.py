@@ -20,6 +20,10 @@ from stepwell.worker.link import Link, Renew
 
 _SHARE = 4
 """Renewals per lease: three may fail in a row."""
+_OURS = 7 / 8
+"""The part of a lease in which attempts may run. The rest is for giving them back before others take them."""
+_RENEW, _CONNECT = 0.5, 5.0
+"""Seconds that each may take, however short the lease."""
 
 
 class Lease:
@@ -35,7 +39,7 @@ class Lease:
         self._over: asyncio.Future[None] | None = None
         self._stop: Callable[[], None] = lambda: None
         self._thread: threading.Thread | None = None
-        self._held_until = 0.0
+        self._loss: asyncio.TimerHandle | None = None
         self._is_lost = False
         self._is_given_up = False
 
@@ -94,35 +98,32 @@ class Lease:
         while not stopped.is_set():
             try:
                 async with AsyncExitStack() as connected:
-                    async with asyncio.timeout(self._patience()):
+                    async with asyncio.timeout(max(pause, _CONNECT)):
                         renew = await connected.enter_async_context(self._link.lease())
                     while not stopped.is_set():
                         await self._renew(renew)
                         await _wait(stopped, pause)
             except (Unavailable, TimeoutError, OSError) as error:
-                self._missed(error)
+                log.warning("the lease could not be renewed: %s", error or type(error).__name__)
                 await _wait(stopped, min(pause / 4, 1.0))
 
     async def _renew(self, renew: Renew) -> None:
         sent = time.monotonic()
-        async with asyncio.timeout(self._patience()):
+        async with asyncio.timeout(max(self._length / _SHARE, _RENEW)):
             await renew()
-        self._held_until = sent + self._length
+        if self._loss is not None:
+            self._loss.cancel()
+        # A timer, so that it is noticed in time, whatever answer is being waited for then.
+        left = sent + self._length * _OURS - time.monotonic()
+        self._loss = asyncio.get_running_loop().call_later(left, self._lose)
         self._tell(self._decided.set)
         if self._is_lost:
             self._is_lost = False
             self._tell(self._back)
 
-    def _patience(self) -> float:
-        """Seconds to wait for an answer, and never past the end of the lease: its loss must be noticed then."""
-        share, left = max(self._length / _SHARE, 0.5), self._held_until - time.monotonic()
-        return min(share, left) if left > 0 else share
-
-    def _missed(self, error: Exception) -> None:
-        log.warning("the lease could not be renewed: %s", error)
-        if not self._is_lost and self._held_until and time.monotonic() >= self._held_until:
-            self._is_lost = True
-            self._tell(self._lost)
+    def _lose(self) -> None:
+        self._is_lost = True
+        self._tell(self._lost)
 
     def _tell(self, what: Callable[..., None], *values: object) -> None:
         if self._home is not None:

@@ -23,7 +23,7 @@ from stepwell.executors.base import Body, Executor, contained
 from stepwell.model.errors import Unavailable
 from stepwell.model.ids import ClaimId, RunId, new_claim_id
 from stepwell.model.outcome import Failed, Outcome, Released
-from stepwell.model.run import Claim
+from stepwell.model.run import Claim, Claimed
 from stepwell.telemetry import Telemetry, log
 from stepwell.worker.lease import Lease
 from stepwell.worker.ledger import Ledger
@@ -174,9 +174,7 @@ class Worker:
     async def _take(self, limit: int) -> bool:
         """Claim and begin; whether there may be more."""
         async with self._claiming:
-            async with asyncio.timeout(None) as self._patience:
-                claimed = await self._link.claim(new_claim_id(), limit)
-            self._patience = None
+            claimed = await self._ask(limit)
             for claim in claimed.claims:
                 # It was on its way when `stop` looked at the attempts, and would be bound by no grace.
                 if self._stopping:
@@ -186,6 +184,13 @@ class Worker:
         if claimed.claims:
             self._telemetry.tell("worker.claimed", claims=claimed.claims)
         return claimed.more
+
+    async def _ask(self, limit: int) -> Claimed:
+        try:
+            async with asyncio.timeout(None) as self._patience:
+                return await self._link.claim(new_claim_id(), limit)
+        finally:
+            self._patience = None
 
     def _give_back(self, claim: Claim) -> None:
         """Release a claim without an attempt at it."""

@@ -32,7 +32,8 @@ with gone as materialized (
        for update skip locked
 )
 delete from stepwell.keys k
- where k.key = any(array(select g.key from gone g));
+ where k.key = any(array(select g.key from gone g))
+returning k.key;
 
 -- name: wake
 select pg_notify(w.channel, w.payload) from unnest(:channels::text[], :payloads::text[]) as w (channel, payload);

@@ -1,0 +1,145 @@
+"""Connections that stay open and say nothing: who waits on one gives up in time, and goes on when it heals."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Any, TypeAlias
+
+import asyncpg
+import pytest
+from e2e_processes import eventually
+from proxy import Proxy
+
+from stepwell import App, State
+
+Sql: TypeAlias = "asyncpg.Connection[Any]"
+LEASE = 2.0
+
+
+class Bench:
+    """An app behind the proxy with one task, which ends when its gate opens."""
+
+    def __init__(self, dsn: str) -> None:
+        self.app = App(dsn, lease=LEASE)
+        self.gate = asyncio.Event()
+        self.began: list[float] = []
+        self.cancelled: list[float] = []
+        self.lost: list[Any] = []
+
+        async def wait(n: int) -> int:
+            self.began.append(time.monotonic())
+            try:
+                await self.gate.wait()
+            except asyncio.CancelledError:
+                self.cancelled.append(time.monotonic())
+                raise
+            return n
+
+        self.wait = self.app.task(name="wait")(wait)
+        self.app.telemetry.listen(self._told)
+
+    def _told(self, name: str, facts: dict[str, Any]) -> None:
+        if name == "worker.settled":
+            self.lost += facts["lost"]
+
+
+@pytest.fixture
+def bench(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    # As a worker with a longer patience would, only sooner.
+    monkeypatch.setattr("stepwell.store.pool.ANSWER", 2.0)
+    return Bench(proxy.dsn)
+
+
+def of_the_lease(statement: str) -> bool:
+    return statement == "renew_lease"
+
+
+def of_the_work(statement: str) -> bool:
+    return statement not in ("renew_lease", "connect")
+
+
+async def test_while_only_the_lease_gets_through_nothing_is_lost_and_work_goes_on_when_the_rest_heals(
+    proxy: Proxy, bench: Bench, sql: Sql, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with bench.app, bench.app.worker():
+        runs = await bench.wait.start_many([(n,) for n in range(5)])
+        await eventually(lambda: len(bench.began) == 5)
+        proxy.freeze(of_the_work)
+        bench.gate.set()
+        asked = "select min(lease_until - now()) > interval '0s' from stepwell.workers"
+        for _ in range(3):
+            until = await sql.fetchval("select max(lease_until) from stepwell.workers")
+            await eventually(lambda until=until: _renewed(sql, until))
+        assert await sql.fetchval(asked)
+        assert await sql.fetchval("select count(*) from stepwell.runs where state = 'running'") == 5
+        proxy.heal()
+        healed = time.monotonic()
+        assert [await run.result(timeout=20) for run in runs] == [0, 1, 2, 3, 4]
+        print(f"\nrecorded {time.monotonic() - healed:.1f} s after the healing, with an answer awaited for 2 s")
+        assert {(await run.info()).attempt for run in runs} == {1}
+        assert await (await bench.wait.start(9)).result(timeout=10) == 9
+    assert len(bench.began) == 6
+    assert not bench.lost
+    assert "the lease is lost" not in caplog.text
+
+
+async def _renewed(sql: Sql, since: object) -> bool:
+    return bool(await sql.fetchval("select max(lease_until) > $1 from stepwell.workers", since))
+
+
+async def test_a_worker_whose_lease_does_not_get_through_ends_its_attempts_in_time_and_recovers(
+    proxy: Proxy, bench: Bench, dsn: str
+) -> None:
+    near = Bench(dsn)
+    async with bench.app, near.app, bench.app.worker():
+        runs = await bench.wait.start_many([(n,) for n in range(3)])
+        await eventually(lambda: len(bench.began) == 3)
+        proxy.freeze(of_the_lease)
+        frozen = time.monotonic()
+        await eventually(lambda: len(bench.cancelled) == 3, within=3 * LEASE)
+        took = bench.cancelled[-1] - frozen
+        print(f"\nattempts were ended {took:.2f} s after the lease went silent, of {LEASE} s")
+        assert took < LEASE
+        await eventually(lambda: _all_in(bench.app, State.PENDING, 3))
+        assert {(await run.info()).failures for run in runs} == {0}
+        near.gate.set()
+        async with near.app.worker():
+            assert [await run.result(timeout=10) for run in runs] == [0, 1, 2]
+        proxy.heal()
+        bench.gate.set()
+        assert await (await bench.wait.start(9)).result(timeout=10) == 9
+        assert len(bench.began) == 4
+
+
+async def _all_in(app: App, state: State, count: int) -> bool:
+    return len((await app.runs(state=state)).items) == count
+
+
+async def test_a_verb_given_up_on_a_silent_connection_ends_soon_after(proxy: Proxy, bench: Bench) -> None:
+    async with bench.app:
+        await bench.wait.start(1)
+        proxy.freeze_everything()
+        began = time.monotonic()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await bench.wait.start(2)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await bench.wait.start_many([(n,) for n in range(3)])
+        assert time.monotonic() - began < 4
+        proxy.heal()
+        await bench.wait.start(3)
+
+
+async def test_a_slow_link_loses_no_lease(proxy: Proxy, bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    async with bench.app, bench.app.worker():
+        proxy.delay = 0.1
+        runs = await bench.wait.start_many([(n,) for n in range(3)])
+        await eventually(lambda: len(bench.began) == 3)
+        bench.gate.set()
+        assert [await run.result(timeout=10) for run in runs] == [0, 1, 2]
+        proxy.heal()
+    assert len(bench.began) == 3
+    assert not [each for each in caplog.records if each.levelno >= logging.ERROR]

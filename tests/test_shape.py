@@ -62,6 +62,7 @@ BROAD_EXCEPTS = {
     "executors/process.py:_call": "kills the child of a call that is given up, and raises again",
     "executors/thread.py": "user code in a thread: whatever it raises is the answer",
     "services/service.py:_repeat": "a service goes on; the error is logged with its traceback",
+    "store/pool.py:transaction": "rolls back, and raises again",
     "store/embedded.py:ensure": "lets go of its hold, and raises again",
     "sync.py": "an error of the loop's thread is raised in the caller's",
     "telemetry.py:tell": "a listener is the user's code, and must not hurt the work it listens to",

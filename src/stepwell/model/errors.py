@@ -193,3 +193,4 @@ class Unavailable(StepwellError):
 for _error in [each for each in globals().values() if isinstance(each, type) and issubclass(each, StepwellError)]:
     # Stored errors and retry policies name the types as users import them.
     _error.__module__ = "stepwell"
+del _error

@@ -17,7 +17,10 @@ create or replace function stepwell.now() returns timestamptz
     as 'select pg_catalog.now() + (select skipped from stepwell.clock)';
 """
 _SKIP = "update stepwell.clock set skipped = skipped + $1::interval"
-_KEEP_WORKERS = "update stepwell.workers set lease_until = lease_until + $1::interval where lease_until > stepwell.now() - $1::interval"
+_KEEP_WORKERS = """
+update stepwell.workers set lease_until = lease_until + $1::interval
+ where lease_until > stepwell.now() - $1::interval
+"""
 _KEEP_LEADERS = "update stepwell.leaders set until = until + $1::interval where until > stepwell.now() - $1::interval"
 _RESTORE = """
 create or replace function stepwell.now() returns timestamptz

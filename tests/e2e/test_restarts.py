@@ -54,7 +54,7 @@ class Load:
 async def test_a_restart_of_postgres_under_load_loses_nothing(
     own: OwnServer, place: Path, notes: Notes, how: signal.Signals
 ) -> None:
-    async with App(own.dsn) as app, hiring(own.dsn, place, lease="3s") as hire:
+    async with App(own.dsn) as app, hiring(own.dsn, place, lease="10s") as hire:
         workers = [await hire(), await hire()]
         load = Load(app)
         held = await app.start("e2e_app.until", "gate")

@@ -133,7 +133,7 @@ class Database:
             return await connection.fetch(sql, *arguments)
         except asyncpg.InternalClientError:
             # The driver lost its place: it heard the server's farewell, and not yet that the line is dead.
-            connection.terminate()
+            _hang_up(connection)
             raise
         finally:
             await _let_go(pool, connection)
@@ -151,11 +151,10 @@ class Database:
                 await transaction.commit()
             except (asyncio.CancelledError, TimeoutError, asyncpg.InternalClientError):
                 # No answer may ever come on it. To hang up rolls back as well, and waits for nobody.
-                connection.terminate()
+                _hang_up(connection)
                 raise
             except BaseException:
-                if connection.is_in_transaction() and not connection.is_closed():
-                    await transaction.rollback()
+                await _roll_back(connection, transaction)
                 raise
             finally:
                 await _let_go(pool, connection)
@@ -173,6 +172,21 @@ class Database:
         if self._pool is None:
             raise Unavailable("it is closed")
         return self._pool
+
+
+def _hang_up(connection: PoolConnectionProxy[Row]) -> None:
+    try:
+        connection.terminate()
+    except asyncpg.InterfaceError:
+        pass  # it was lost, and the pool has it back already
+
+
+async def _roll_back(connection: PoolConnectionProxy[Row], transaction: asyncpg.transaction.Transaction) -> None:
+    try:
+        if connection.is_in_transaction():
+            await transaction.rollback()
+    except _AWAY:
+        pass  # a server that lost us has rolled back by itself
 
 
 async def _let_go(pool: asyncpg.Pool[Row], connection: PoolConnectionProxy[Row]) -> None:

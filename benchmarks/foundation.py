@@ -119,7 +119,14 @@ async def _drain(database: Database, connection: asyncpg.Connection, worker: obj
     claim, complete = database.statements["claim_runs"], database.statements["complete_runs"]
     while True:
         claim_id = new_claim_id()
-        values = {"queues": None, "worker": worker, "names": ["bench.noop"], "limit": BATCH, "claim_id": claim_id}
+        values = {
+            "queues": None,
+            "worker": worker,
+            "names": ["bench.noop"],
+            "limit": BATCH,
+            "alone": True,
+            "claim_id": claim_id,
+        }
         claimed = await connection.fetch(claim.sql, *claim.bind(values))
         if not claimed:
             return

@@ -14,7 +14,7 @@ from stepwell.engine.workers import Identity
 from stepwell.model.ids import ClaimId, RunId, WorkerId, new_claim_id, new_run_id, new_worker_id
 from stepwell.model.outcome import Completed, Failed
 from stepwell.model.retry import Retry
-from stepwell.model.run import Claim, Error, Reason, Start
+from stepwell.model.run import Claim, Error, Reason, Start, Wanted
 from stepwell.model.states import State
 from stepwell.store.pool import Transaction
 
@@ -46,9 +46,7 @@ async def claimed(tx: Transaction, start: Start | None = None, *, worker: Worker
     start = start or a_start(queue=f"q-{uuid.uuid4().hex[:8]}")
     await runs.start(tx, [start])
     worker = worker or await a_worker(tx)
-    claimed = await runs.claim(
-        tx, worker=worker, claim_id=new_claim_id(), queues=[start.queue], names=[start.name], limit=1
-    )
+    claimed = await runs.claim(tx, Wanted(worker, [start.queue], [start.name], 1, alone=True), new_claim_id())
     return claimed.claims[0]
 
 

@@ -51,8 +51,9 @@ from stepwell.store.statements import checked_schema
 from stepwell.sync import Portal
 from stepwell.telemetry import Telemetry
 from stepwell.version import VERSION
+from stepwell.worker.attempts import Runs
 from stepwell.worker.direct import DirectLink
-from stepwell.worker.worker import Runs, Worker
+from stepwell.worker.worker import Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")

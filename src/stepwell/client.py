@@ -52,6 +52,7 @@ class Client:
             if again:
                 # The first try may have committed, and its runs have finished since.
                 await runs.undo_finished_starts(tx, [each.id for each in starts])
+                await runs.note_repeated_starts(tx, [each.id for each in starts])
         return ids
 
     async def retry(self, run_id: UUID) -> RunId:
@@ -62,6 +63,7 @@ class Client:
                 queue = await runs.start_again(tx, run_id, new_id)
                 if again:
                     await runs.undo_finished_starts(tx, [new_id])
+                    await runs.note_repeated_starts(tx, [new_id])
             return queue
 
         self._dispatch.announce(Channel.PENDING, [await self._patiently(start_again)])

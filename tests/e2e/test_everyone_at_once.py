@@ -17,7 +17,7 @@ from stepwell.dispatch.postgres import PostgresDispatch
 from stepwell.engine import runs, settle
 from stepwell.model.ids import new_claim_id
 from stepwell.model.outcome import Completed, Failed, Outcome, Released, Snoozed
-from stepwell.model.run import Claim
+from stepwell.model.run import Claim, Wanted
 from stepwell.services.due import Due
 from stepwell.services.reaper import Reaper
 from stepwell.store.pool import Database
@@ -30,9 +30,7 @@ Sql: TypeAlias = "asyncpg.Connection[Any]"
 async def claimed(database: Database, count: int, *, lease: float = 60.0) -> list[Claim]:
     await runs.start(database, [a_start() for _ in range(count)])
     worker = await a_worker(database, lease=lease)  # type: ignore[arg-type]  # a verb of one statement
-    taken = await runs.claim(
-        database, worker=worker, claim_id=new_claim_id(), queues=["default"], names=["tests.task"], limit=count
-    )
+    taken = await runs.claim(database, Wanted(worker, ["default"], ["tests.task"], count, alone=True), new_claim_id())
     return taken.claims
 
 
@@ -45,7 +43,7 @@ async def test_many_leaders_over_the_same_rows_count_every_loss_once(database: D
         lost = await claimed(database, 200)
         await sql.execute("update stepwell.workers set lease_until = now() - interval '1s'")
         await sql.execute("update stepwell.runs set due_at = now() where state = 'scheduled'")
-        reapers = [Reaper(database, dispatch, telemetry) for _ in range(6)]
+        reapers = [Reaper(database, dispatch, telemetry, calm=timedelta(0)) for _ in range(6)]
         dues = [Due(database, dispatch) for _ in range(6)]
         await asyncio.gather(*(each.run_once() for each in [*reapers, *dues]))
         while await reapers[0].reap():

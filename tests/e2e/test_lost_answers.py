@@ -143,7 +143,6 @@ async def test_a_start_repeated_after_its_run_has_finished_does_not_make_it_agai
     assert near.ran == [(str(run.id), 1)]
 
 
-@pytest.mark.xfail(strict=True, reason="only a start with a key is safe from its own words arriving late")
 async def test_a_start_that_arrives_after_its_repetition_has_finished_does_not_make_it_again(
     proxy: Proxy, shop: Shop, dsn: str, sql: Sql
 ) -> None:

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from stepwell.engine import runs
 from stepwell.model.ids import WorkerId, new_claim_id, new_worker_id
-from stepwell.model.run import Claim
+from stepwell.model.run import Claim, Wanted
 from stepwell.model.states import State
 from stepwell.store.pool import Database, Transaction, Tx
 from tests.factory import a_start, a_worker, execute, state_of
@@ -20,7 +20,7 @@ async def take(
     names: Sequence[str] = ("tests.task",),
     limit: int = 10,
 ) -> list[Claim]:
-    claimed = await runs.claim(tx, worker=worker, claim_id=new_claim_id(), queues=queues, names=names, limit=limit)
+    claimed = await runs.claim(tx, Wanted(worker, queues, names, limit, alone=True), new_claim_id())
     return claimed.claims
 
 
@@ -66,9 +66,7 @@ async def test_a_claim_says_whether_there_may_be_more(tx: Transaction) -> None:
     worker = await a_worker(tx)
 
     async def more(limit: int) -> bool:
-        claimed = await runs.claim(
-            tx, worker=worker, claim_id=new_claim_id(), queues=None, names=["tests.task"], limit=limit
-        )
+        claimed = await runs.claim(tx, Wanted(worker, None, ["tests.task"], limit, alone=True), new_claim_id())
         return claimed.more
 
     assert await more(4)  # two of a, one of b
@@ -134,3 +132,16 @@ async def test_a_locked_run_is_skipped_not_waited_for(database: Database) -> Non
     async with database.transaction() as tx:
         await execute(tx, "select from stepwell.runs where id = $1 for update", locked.id)
         assert [claim.id for claim in await take(database, worker)] == [free.id]
+
+
+async def test_of_runs_that_must_be_alone_one_is_claimed_at_a_time(tx: Transaction) -> None:
+    suspects, others = [a_start() for _ in range(3)], [a_start() for _ in range(3)]
+    await runs.start(tx, [*suspects, *others])
+    await execute(tx, "update stepwell.runs set alone = true where id = any($1)", [each.id for each in suspects])
+    worker = await a_worker(tx)
+    first = await take(tx, worker, limit=10)
+    assert [claim.alone for claim in first].count(True) == 1
+    assert len(first) == 4
+    busy = await runs.claim(tx, Wanted(worker, None, ["tests.task"], 10, alone=False), new_claim_id())
+    assert busy.claims == []
+    assert [claim.alone for claim in await take(tx, worker, limit=1)] == [True]

@@ -10,7 +10,7 @@ import pytest
 
 from stepwell.engine import runs
 from stepwell.model.ids import new_claim_id
-from stepwell.model.run import Claim
+from stepwell.model.run import Claim, Wanted
 from stepwell.model.states import FINISHED, LIVE, MOVES, STARTS, State
 from stepwell.store.pool import Transaction
 from stepwell.store.rows import stored_error
@@ -29,9 +29,8 @@ def settling(statement: str, **columns: Any) -> Speak:
 
 
 async def claim_it(tx: Transaction, claim: Claim) -> Any:
-    return await runs.claim(
-        tx, worker=await a_worker(tx), claim_id=new_claim_id(), queues=[claim.queue], names=["tests.task"], limit=9
-    )
+    wanted = Wanted(await a_worker(tx), [claim.queue], ["tests.task"], 9, alone=True)
+    return await runs.claim(tx, wanted, new_claim_id())
 
 
 async def expire_it(tx: Transaction, claim: Claim) -> Any:
@@ -43,8 +42,8 @@ SPEAK: dict[str, Speak] = {
     "claim_runs": claim_it,
     "complete_runs": settling("complete_runs", results=[b"1"]),
     "fail_runs": settling("fail_runs", errors=[stored_error(BOOM)]),
-    "retry_runs": settling("retry_runs", errors=[stored_error(BOOM)], delays=[timedelta(seconds=5)]),
-    "repeat_runs": settling("repeat_runs", errors=[stored_error(BOOM)]),
+    "retry_runs": settling("retry_runs", errors=[stored_error(BOOM)], delays=[timedelta(seconds=5)], alones=[False]),
+    "repeat_runs": settling("repeat_runs", errors=[stored_error(BOOM)], alones=[False]),
     "snooze_runs": settling("snooze_runs", delays=[timedelta(seconds=5)]),
     "release_runs": settling("release_runs"),
     "due_runs": lambda tx, _claim: tx.rows("due_runs", limit=1000),

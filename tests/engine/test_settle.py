@@ -95,7 +95,7 @@ async def test_a_run_whose_worker_lost_its_lease_is_reaped_and_a_live_one_left(t
         "update stepwell.workers set lease_until = stepwell.now() where id = $1",
         (await row_of(tx, lost.id))["claimed_by"],
     )
-    claims = await runs.lock_lost_claims(tx, limit=10)
+    claims = await runs.lock_lost_claims(tx, limit=10, calm=timedelta(0))
     assert [(claim.id, claim.claim_id) for claim in claims] == [(lost.id, lost.claim_id)]
     await apply(tx, plan([(claim, LOST) for claim in claims]))
     assert await state_of(tx, lost.id) is State.PENDING
@@ -105,7 +105,7 @@ async def test_a_run_whose_worker_lost_its_lease_is_reaped_and_a_live_one_left(t
 async def test_a_run_is_reaped_even_if_its_workers_row_is_gone(tx: Transaction) -> None:
     claim = await claimed(tx)
     await execute(tx, "delete from stepwell.workers")
-    assert [each.id for each in await runs.lock_lost_claims(tx, limit=10)] == [claim.id]
+    assert [each.id for each in await runs.lock_lost_claims(tx, limit=10, calm=timedelta(0))] == [claim.id]
 
 
 async def test_a_zombie_whose_run_was_reaped_and_taken_again_is_refused(tx: Transaction) -> None:
@@ -149,7 +149,7 @@ async def test_a_worker_that_left_holds_no_lease(tx: Transaction) -> None:
     worker = await a_worker(tx)
     claim = await claimed(tx, worker=worker)
     await workers.leave(tx, worker)
-    assert [each.id for each in await runs.lock_lost_claims(tx, limit=10)] == [claim.id]
+    assert [each.id for each in await runs.lock_lost_claims(tx, limit=10, calm=timedelta(0))] == [claim.id]
 
 
 @pytest.mark.parametrize("state", [State.COMPLETED, State.RUNNING, State.SCHEDULED])

@@ -35,7 +35,7 @@ class Case:
 
 
 def claim(queues: list[str] | None, *, limit: int = BATCH, names: tuple[str, ...] = NAMES) -> dict[str, Any]:
-    return {"queues": queues, "names": list(names), "limit": limit, "worker": OURS, "claim_id": uuid4()}
+    return {"queues": queues, "names": list(names), "limit": limit, "alone": True, "worker": OURS, "claim_id": uuid4()}
 
 
 def start(ids: list[UUID], *, keys: list[str] | None = None) -> dict[str, Any]:
@@ -86,23 +86,25 @@ CASES = {
     "start a finished run again": _case(
         "start_run_again", 1, 120, "finished_runs_pkey", lambda ids: {"id": uuid4(), "origin": ids.finished[0]}
     ),
-    "claim one queue": _case("claim_runs", BATCH, 3000, "runs_pending runs_pkey", lambda ids: claim(["mail"])),
+    "claim one queue": _case("claim_runs", BATCH, 3000, "runs_pending runs_alone runs_pkey", lambda ids: claim(["mail"])),
     "claim three queues": _case(
-        "claim_runs", BATCH // 3 * 3, 3400, "runs_pending runs_pkey", lambda ids: claim(["mail", "media", "bulk"])
+        "claim_runs", BATCH // 3 * 3, 3400, "runs_pending runs_alone runs_pkey", lambda ids: claim(["mail", "media", "bulk"])
     ),
-    "claim every queue": _case("claim_runs", BATCH, 4000, "runs_pending runs_pkey", lambda ids: claim(None)),
-    "claim one run": _case("claim_runs", 1, 120, "runs_pending runs_pkey", lambda ids: claim(["mail"], limit=1)),
-    "claim from an empty queue": _case("claim_runs", 0, 30, "runs_pending runs_pkey", lambda ids: claim(["none"])),
+    "claim every queue": _case("claim_runs", BATCH, 4000, "runs_pending runs_alone runs_pkey", lambda ids: claim(None)),
+    "claim one run": _case("claim_runs", 1, 120, "runs_pending runs_alone runs_pkey", lambda ids: claim(["mail"], limit=1)),
+    "claim from an empty queue": _case("claim_runs", 0, 30, "runs_pending runs_alone runs_pkey", lambda ids: claim(["none"])),
     "complete": _case("complete_runs", BATCH, 1300, "runs_pkey", lambda ids: held(ids, results=b"true")),
     "fail": _case("fail_runs", BATCH, 1700, "runs_pkey", lambda ids: held(ids, errors=_ERROR)),
-    "retry": _case("retry_runs", BATCH, 3500, "runs_pkey", lambda ids: held(ids, errors=_ERROR, delays=_HOUR)),
-    "repeat": _case("repeat_runs", BATCH, 3500, "runs_pkey", lambda ids: held(ids, errors=_ERROR)),
+    "retry": _case(
+        "retry_runs", BATCH, 3500, "runs_pkey", lambda ids: held(ids, errors=_ERROR, delays=_HOUR, alones=False)
+    ),
+    "repeat": _case("repeat_runs", BATCH, 3500, "runs_pkey", lambda ids: held(ids, errors=_ERROR, alones=False)),
     "snooze": _case("snooze_runs", BATCH, 3500, "runs_pkey", lambda ids: held(ids, delays=_HOUR)),
     "release": _case("release_runs", BATCH, 3500, "runs_pkey", held),
     "cancel": _case("cancel_runs", BATCH, 1300, "runs_pkey", lambda ids: {"ids": ids.pending}),
     "due": _case("due_runs", BATCH, 2900, "runs_due runs_pkey", lambda ids: {"limit": BATCH}),
     "expire": _case("expire_runs", BATCH, 1900, "runs_expiring runs_pkey", lambda ids: {"limit": BATCH}),
-    "reap": _case("lock_lost_claims", BATCH, 700, "runs_claimed", lambda ids: {"limit": BATCH}),
+    "reap": _case("lock_lost_claims", BATCH, 700, "runs_claimed", lambda ids: {"limit": BATCH, "calm": timedelta(0)}),
     "next due": _case("next_due", 1, 20, "runs_due runs_expiring", lambda ids: {}),
     "next lease end": _case("next_lease_end", 1, 10, "", lambda ids: {}),
     "held claims": _case("held_claims", 1000, 600, "runs_claimed", lambda ids: {"worker": LOST}),

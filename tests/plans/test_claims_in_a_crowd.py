@@ -29,13 +29,13 @@ LIMITED = {
     "claim_runs": claim(["mail"], limit=7),
     "due_runs": {"limit": 7},
     "expire_runs": {"limit": 7},
-    "lock_lost_claims": {"limit": 7},
+    "lock_lost_claims": {"limit": 7, "calm": timedelta(0)},
 }
 SETTLED = {
     "complete_runs": {"results": b"1"},
     "fail_runs": {"errors": b"{}"},
-    "retry_runs": {"errors": b"{}", "delays": timedelta(hours=1)},
-    "repeat_runs": {"errors": b"{}"},
+    "retry_runs": {"errors": b"{}", "delays": timedelta(hours=1), "alones": False},
+    "repeat_runs": {"errors": b"{}", "alones": False},
     "snooze_runs": {"delays": timedelta(hours=1)},
     "release_runs": {},
 }

@@ -10,7 +10,7 @@ from plan_survey import CIRCUMSTANCES, VETERAN, Survey
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("plans")]
 
-SMALL_TABLES = {"workers", "queues"}
+SMALL_TABLES = {"repeated_starts", "workers", "queues"}
 
 
 @pytest.mark.parametrize("circumstance", CIRCUMSTANCES)

@@ -31,7 +31,7 @@ async def test_due_moves_what_is_due_and_says_when_to_look_again(database: Datab
 async def test_the_reaper_sleeps_until_the_next_lease_ends(database: Database, dsn: str) -> None:
     claim = await claimed(database)  # type: ignore[arg-type]
     dispatch = PostgresDispatch(database)
-    reaper = Reaper(database, dispatch, Telemetry())
+    reaper = Reaper(database, dispatch, Telemetry(), calm=timedelta(0))
     assert await reaper.run_once() == 5.0
     assert await state_of(database, claim.id) is State.RUNNING  # type: ignore[arg-type]
     await Clock(dsn).skip("61s", workers_live_on=False)
@@ -46,7 +46,7 @@ async def test_many_leaders_at_once_do_no_harm(database: Database, dsn: str) -> 
     await Clock(dsn).skip("2m", workers_live_on=False)
     dispatch = PostgresDispatch(database)
     parts = [Due(database, dispatch) for _ in range(8)]
-    reapers = [Reaper(database, dispatch, Telemetry()) for _ in range(8)]
+    reapers = [Reaper(database, dispatch, Telemetry(), calm=timedelta(0)) for _ in range(8)]
     await asyncio.gather(*(each.run_once() for each in parts), *(each.run_once() for each in reapers))
     await dispatch.close()
     for claim in claims:
@@ -115,7 +115,7 @@ async def test_a_service_that_fails_is_tried_again(database: Database) -> None:
 
 async def test_services_start_and_stop_a_hundred_times(database: Database) -> None:
     dispatch, telemetry = PostgresDispatch(database), Telemetry()
-    parts = [Due(database, dispatch), Reaper(database, dispatch, telemetry), Partitions(database)]
+    parts = [Due(database, dispatch), Reaper(database, dispatch, telemetry, calm=timedelta(0)), Partitions(database)]
     for turn in range(100):
         services = Services(database, telemetry, parts, worker=new_worker_id(), lease=timedelta(seconds=30))
         running = asyncio.create_task(services.run())

@@ -10,6 +10,7 @@ import pytest
 from stepwell import App, Fatal, Retry, RunCancelled, RunError, RunFailed, Snooze, State, current
 from stepwell.engine import runs
 from stepwell.model.ids import new_claim_id
+from stepwell.model.run import Wanted
 from stepwell.store.pool import Database
 from tests.waiting_for import until
 
@@ -207,8 +208,8 @@ async def test_a_claim_whose_answer_was_lost_is_given_back(app: App, dsn: str) -
     await database.open()
     async with app.worker(queues=["elsewhere"]) as worker:
         run = await work.start()
-        who = (await app._opening.database.rows("next_lease_end"), await _only_worker(database))[1]
-        await runs.claim(database, worker=who, claim_id=new_claim_id(), queues=["default"], names=["work"], limit=1)
+        who = await _only_worker(database)
+        await runs.claim(database, Wanted(who, ["default"], ["work"], 1, alone=True), new_claim_id())
         await worker.compare()
         await worker._ledger.drained()
         info = await run.info()
@@ -361,8 +362,8 @@ async def test_a_claim_that_arrives_while_stopping_is_given_back(app: App) -> No
         claim = worker._link.claim
         asked, answer = asyncio.Event(), asyncio.Event()
 
-        async def slow(*args: Any) -> Any:
-            claimed = await claim(*args)
+        async def slow(*args: Any, **more: Any) -> Any:
+            claimed = await claim(*args, **more)
             asked.set()
             await answer.wait()
             return claimed

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from typing import Protocol
 
-from stepwell.model.ids import ClaimId, WorkerId
-from stepwell.model.run import Claimed
+from stepwell.model.ids import ClaimId
+from stepwell.model.run import Claimed, Wanted
 
 Hear = Callable[[Sequence[str] | None], None]
 """Called with what was announced; with None when announcements may have been missed."""
@@ -28,9 +28,7 @@ class Dispatch(Protocol):
         """Whether announcements arrive at the moment; if not, who waits polls more often."""
         ...
 
-    async def claim(
-        self, *, worker: WorkerId, claim_id: ClaimId, queues: Sequence[str] | None, names: Sequence[str], limit: int
-    ) -> Claimed: ...
+    async def claim(self, wanted: Wanted, claim_id: ClaimId) -> Claimed: ...
 
     def announce(self, channel: Channel, what: Iterable[str]) -> None:
         """Tell everyone, soon, together with what else there is to tell. Never waits and never fails."""

@@ -8,15 +8,15 @@ and leaves on one connection of its own, after the commit it speaks of, and with
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 import asyncpg
 
 from stepwell.dispatch.base import Channel, Hear
 from stepwell.engine import runs
 from stepwell.model.errors import Unavailable
-from stepwell.model.ids import ClaimId, WorkerId
-from stepwell.model.run import Claimed
+from stepwell.model.ids import ClaimId
+from stepwell.model.run import Claimed, Wanted
 from stepwell.store.pool import Database, Row, reaching
 from stepwell.telemetry import log
 
@@ -43,12 +43,8 @@ class PostgresDispatch:
         self._listening: set[Channel] = set()
         self._closing = False
 
-    async def claim(
-        self, *, worker: WorkerId, claim_id: ClaimId, queues: Sequence[str] | None, names: Sequence[str], limit: int
-    ) -> Claimed:
-        return await runs.claim(
-            self._database, worker=worker, claim_id=claim_id, queues=queues, names=names, limit=limit
-        )
+    async def claim(self, wanted: Wanted, claim_id: ClaimId) -> Claimed:
+        return await runs.claim(self._database, wanted, claim_id)
 
     @property
     def hears(self) -> bool:

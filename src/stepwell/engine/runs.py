@@ -21,11 +21,13 @@ from uuid import UUID
 
 from stepwell.model.errors import AlreadyFinished, KeyConflict, NotFinished, NotFound
 from stepwell.model.ids import ClaimId, RunId, WorkerId
-from stepwell.model.run import NO_FAMILY, Claim, Claimed, Family, Start
+from stepwell.model.run import NO_FAMILY, Claim, Claimed, Family, Start, Wanted
 from stepwell.model.states import State
 from stepwell.store import rows
 from stepwell.store.pool import Tx
 
+CALM = timedelta(seconds=3)
+"""No claim is lost so soon after the server came up: those who could not reach it renew first."""
 KEEP_KEYS = timedelta(days=30)
 """A key is remembered this long, and in any case while its run is live."""
 
@@ -90,11 +92,22 @@ async def undo_finished_starts(tx: Tx, ids: Sequence[UUID]) -> None:
     await tx.rows("undo_finished_starts", ids=list(ids))
 
 
-async def claim(
-    tx: Tx, *, worker: WorkerId, claim_id: ClaimId, queues: Sequence[str] | None, names: Sequence[str], limit: int
-) -> Claimed:
+async def note_repeated_starts(tx: Tx, ids: Sequence[UUID]) -> None:
+    """After a repeated start, in its transaction: the first try can do nothing any more, however late it comes."""
+    await tx.rows("note_repeated_starts", ids=list(ids))
+
+
+async def claim(tx: Tx, wanted: Wanted, claim_id: ClaimId) -> Claimed:
     """pending -> running, up to `limit`: from each queue the same share, the most urgent and then the oldest."""
-    taken = await tx.rows("claim_runs", queues=queues, worker=worker, names=names, limit=limit, claim_id=claim_id)
+    taken = await tx.rows(
+        "claim_runs",
+        queues=wanted.queues,
+        worker=wanted.worker,
+        names=wanted.names,
+        limit=wanted.limit,
+        alone=wanted.alone,
+        claim_id=claim_id,
+    )
     shares = Counter(row["queue"] for row in taken)
     more = bool(taken) and max(shares.values()) >= taken[0]["share"]
     return Claimed([rows.claim(row, claim_id) for row in taken], more)
@@ -130,9 +143,9 @@ async def refuse_finished(tx: Tx, run_id: UUID) -> None:
         raise AlreadyFinished(run_id, found[0]["state"])
 
 
-async def lock_lost_claims(tx: Tx, *, limit: int) -> list[Claim]:
+async def lock_lost_claims(tx: Tx, *, limit: int, calm: timedelta = CALM) -> list[Claim]:
     """Claims whose worker holds no lease any more, locked for as long as the transaction lasts."""
-    lost = await tx.rows("lock_lost_claims", limit=limit)
+    lost = await tx.rows("lock_lost_claims", limit=limit, calm=calm)
     return [rows.claim(row, row["claim_id"]) for row in lost]
 
 

@@ -84,10 +84,10 @@ def _add(batches: dict[str, Batch], claim: Claim, move: Move) -> None:
             batch("complete_runs").add(claim, results=result)
         case Failed(error):
             batch("fail_runs").add(claim, errors=stored_error(error))
-        case Retried(error, delay):
-            batch("retry_runs").add(claim, errors=stored_error(error), delays=delay)
-        case Repeated(error):
-            batch("repeat_runs").add(claim, errors=stored_error(error))
+        case Retried(error, delay, alone):
+            batch("retry_runs").add(claim, errors=stored_error(error), delays=delay, alones=alone)
+        case Repeated(error, alone):
+            batch("repeat_runs").add(claim, errors=stored_error(error), alones=alone)
             batches["repeat_runs"].wakes.add(claim.queue)
         case Snoozed(delay):
             batch("snooze_runs").add(claim, delays=delay)

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import assert_never
 
 from stepwell.model.retry import Retry
-from stepwell.model.run import Error
+from stepwell.model.run import Error, Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,7 @@ class Retried:
 
     error: Error
     delay: timedelta
+    alone: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class Repeated:
     """Failed, and pending again at once."""
 
     error: Error
+    alone: bool
 
 
 Move = Completed | Failed | Retried | Repeated | Snoozed | Released
@@ -62,6 +64,9 @@ def decide(outcome: Outcome, *, retry: Retry, failures: int, noise: float) -> Mo
             delay = retry.delay_after(error, failures=failures + 1, noise=noise)
             if delay is None:
                 return outcome
-            return Retried(error, delay) if delay else Repeated(error)
+            # Who dies with its worker may be the one that killed it, or one that was only near. On its last
+            # chance it is kept apart from the others of whom that is not known.
+            alone = error.reason is Reason.WORKER_LOST and failures + 2 >= retry.attempts
+            return Retried(error, delay, alone) if delay else Repeated(error, alone)
         case _:
             assert_never(outcome)

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any, Literal
 from uuid import UUID
 
-from stepwell.model.ids import ClaimId, RunId
+from stepwell.model.ids import ClaimId, RunId, WorkerId
 from stepwell.model.states import State
 
 Kind = Literal["task", "workflow", "graph"]
@@ -108,11 +108,26 @@ class Claim:
     key: str | None
     tags: bytes | None
     root_id: UUID | None
+    alone: bool = False
+    """It has lost its worker, and one more loss would be its last: no other such run beside it."""
 
     @classmethod
     def bare(cls, run_id: RunId, claim_id: ClaimId, queue: str, attempt: int) -> Claim:
         """A claim of which only the fence is known: enough to give it back."""
         return cls(run_id, claim_id, "", queue, 0, attempt, 0, b"{}", b"{}", None, None, None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a worker would claim."""
+
+    worker: WorkerId
+    queues: Sequence[str] | None
+    """None: every queue."""
+    names: Sequence[str]
+    limit: int
+    alone: bool
+    """Whether one of them may be a run that must be alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,5 +19,6 @@ class Partitions:
         await retention.make_partitions(self._database)
         while await retention.forget_keys(self._database, limit=BATCH) == BATCH:
             pass
+        await retention.forget_repeated_starts(self._database)
         await workers.forget(self._database)
         return LOOK

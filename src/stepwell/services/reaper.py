@@ -3,6 +3,8 @@ decides what follows. It looks at leases and claims only: at no start-up, no nam
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from stepwell.dispatch.base import Channel, Dispatch
 from stepwell.engine import runs, settle, workers
 from stepwell.model.outcome import Failed
@@ -20,10 +22,13 @@ LOST = Failed(Error("WorkerLost", "the worker that ran this attempt stopped rene
 class Reaper:
     name = "reaper"
 
-    def __init__(self, database: Database, dispatch: Dispatch, telemetry: Telemetry) -> None:
+    def __init__(
+        self, database: Database, dispatch: Dispatch, telemetry: Telemetry, *, calm: timedelta = runs.CALM
+    ) -> None:
         self._database = database
         self._dispatch = dispatch
         self._telemetry = telemetry
+        self._calm = calm
 
     async def run_once(self) -> float:
         reaped = await self.reap()
@@ -35,7 +40,7 @@ class Reaper:
     async def reap(self) -> int:
         """Settle lost claims, each locked from the look to the write: one that is settled meanwhile stays so."""
         async with self._database.transaction() as tx:
-            lost = await runs.lock_lost_claims(tx, limit=BATCH)
+            lost = await runs.lock_lost_claims(tx, limit=BATCH, calm=self._calm)
             settled = await settle.apply(tx, settle.plan([(claim, LOST) for claim in lost]))
         self._dispatch.announce(Channel.PENDING, settled.wakes)
         self._dispatch.announce(Channel.FINISHED, [run_id.hex for run_id in settled.finished])

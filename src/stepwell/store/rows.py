@@ -17,7 +17,7 @@ _json = msgspec.json.decode
 def claim(row: Row, claim_id: ClaimId) -> Claim:
     return Claim(
         RunId(row["id"]), claim_id, row["name"], row["queue"], row["priority"], row["attempt"], row["failures"],
-        row["input"], row["retry"], row["timeout"], row["key"], row["tags"], row["root_id"],
+        row["input"], row["retry"], row["timeout"], row["key"], row["tags"], row["root_id"], row["alone"],
     )  # fmt: skip
 
 

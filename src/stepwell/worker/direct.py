@@ -10,7 +10,7 @@ from stepwell.dispatch.base import Channel, Dispatch
 from stepwell.engine import runs, settle, workers
 from stepwell.engine.workers import Identity
 from stepwell.model.ids import ClaimId, RunId
-from stepwell.model.run import Claim, Claimed
+from stepwell.model.run import Claim, Claimed, Wanted
 from stepwell.store.pool import Database, Transaction, reaching
 from stepwell.worker.link import Renew, Settlement
 
@@ -25,11 +25,9 @@ class DirectLink:
         self._names = names
         self._lease = lease
 
-    async def claim(self, claim_id: ClaimId, limit: int) -> Claimed:
-        who = self._identity
-        return await self._dispatch.claim(
-            worker=who.id, claim_id=claim_id, queues=who.queues, names=self._names, limit=limit
-        )
+    async def claim(self, claim_id: ClaimId, limit: int, *, alone: bool) -> Claimed:
+        wanted = Wanted(self._identity.id, self._identity.queues, self._names, limit, alone)
+        return await self._dispatch.claim(wanted, claim_id)
 
     async def settle(self, settlements: Sequence[Settlement], *, repeated: bool) -> set[RunId]:
         batches = settle.plan(settlements)

@@ -17,8 +17,8 @@ Renew = Callable[[], Awaitable[None]]
 class Link(Protocol):
     """Every verb raises Unavailable while the system cannot be reached. It may then have happened."""
 
-    async def claim(self, claim_id: ClaimId, limit: int) -> Claimed:
-        """Up to `limit` runs that this worker can run, now its own."""
+    async def claim(self, claim_id: ClaimId, limit: int, *, alone: bool) -> Claimed:
+        """Up to `limit` runs that this worker can run, now its own; one that must be alone only if `alone`."""
         ...
 
     async def settle(self, settlements: Sequence[Settlement], *, repeated: bool) -> set[RunId]:

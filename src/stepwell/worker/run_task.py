@@ -22,10 +22,14 @@ async def run_task(attempt: Running, body: Body, executor: Executor) -> Outcome:
     except Snooze as snooze:
         return Snoozed(snooze.delay)
     except BaseException as error:  # user code: whatever it raises is its outcome
-        return Failed(describe(error))
+        return failed(error)
 
 
-def describe(error: BaseException) -> Error:
+def failed(error: BaseException) -> Failed:
+    return Failed(_described(error))
+
+
+def _described(error: BaseException) -> Error:
     names = type_names(error)
     code = getattr(error, "code", None)
     return Error(

@@ -37,7 +37,8 @@ insert into stepwell.runs (
 select g.id, g.name, g.queue, g.priority, g.state, g.input, g.key, g.tags, g.retry, g.timeout,
        coalesce(g.at, stepwell.now() + g.delay), stepwell.now() + g.expiry, :parent_id::uuid, :root_id::uuid
   from given g
- where g.key is null or g.id in (select run_id from reserved)
+ where (g.key is null or g.id in (select run_id from reserved))
+   and not exists (select from stepwell.repeated_starts s where s.run_id = g.id)
     on conflict (id) do nothing
 returning id;
 
@@ -51,6 +52,7 @@ select :id::uuid, f.kind, f.name, f.queue, f.priority, 'pending', f.input, f.tag
        f.parent_id, f.root_id, f.id
   from stepwell.finished_runs f
  where f.id = :origin::uuid
+   and not exists (select from stepwell.repeated_starts s where s.run_id = :id::uuid)
     on conflict (id) do nothing
 returning queue;
 
@@ -63,11 +65,17 @@ delete from stepwell.runs r
    and r.attempt = 0
    and exists (select from stepwell.finished_runs f where f.id = r.id);
 
+-- name: note_repeated_starts
+-- In the same transaction, last: from its commit on, the first try of these starts can do nothing any more.
+insert into stepwell.repeated_starts (run_id)
+select unnest(:ids::uuid[])
+    on conflict (run_id) do nothing;
+
 -- name: claim_runs
 -- moves: pending -> running
 -- One index range per queue. Without a list of queues, every queue that has pending runs is found by
 -- skipping from one to the next along the same index. Each gets an equal share of the claim: no queue
--- starves another, and nothing is locked that is not taken.
+-- starves another, and nothing is locked that is not taken. Of the runs that must be alone, one at most.
 -- The update does not ask for 'pending' again: the rows are locked, and asking would offer it that index.
 with recursive busy (queue) as (
     (select r.queue
@@ -89,9 +97,23 @@ with recursive busy (queue) as (
        and exists (select from stepwell.workers w where w.id = :worker::uuid and w.lease_until > stepwell.now())
      order by random()
      limit :limit
+), lone as materialized (
+    select r.id
+      from stepwell.runs r
+     where r.alone
+       and :alone::boolean
+       and r.state like 'pending' -- not `=`, which would offer the index of all that is pending
+       and r.queue = any(array(select o.queue from open o))
+       and r.name = any(:names::text[])
+       and (r.expires_at is null or r.expires_at > stepwell.now())
+     order by r.failures, r.id
+     limit 1
+       for update skip locked
 ), share (size) as (
-    select greatest(1, :limit / count(*)) from open
+    select greatest(1, (:limit - (select count(*) from lone)) / count(*)) from open
 ), next as materialized (
+    select l.id from lone l
+     union all
     select p.id
       from open o
      cross join lateral (
@@ -99,12 +121,14 @@ with recursive busy (queue) as (
              from stepwell.runs r
             where r.state = 'pending'
               and r.queue = o.queue
+              and not r.alone
               and r.name = any(:names::text[])
               and (r.expires_at is null or r.expires_at > stepwell.now())
             order by r.priority, r.id
             limit (select s.size from share s)
               for update skip locked
            ) p
+     limit :limit
 )
 update stepwell.runs r
    set state = 'running',
@@ -114,7 +138,7 @@ update stepwell.runs r
        started_at = stepwell.now()
  where r.id = any(array(select n.id from next n))
 returning r.id, r.name, r.queue, r.priority, r.input, r.key, r.tags, r.retry, r.timeout, r.attempt,
-          r.failures, r.root_id, (select s.size from share s) as share;
+          r.failures, r.root_id, r.alone, (select s.size from share s) as share;
 
 -- name: complete_runs
 -- moves: running -> completed
@@ -174,6 +198,7 @@ with held as materialized (
 update stepwell.runs r
    set state = 'scheduled',
        failures = r.failures + 1,
+       alone = (:alones::boolean[])[width_bucket(r.id, :ids::uuid[])],
        due_at = stepwell.now() + (:delays::interval[])[width_bucket(r.id, :ids::uuid[])],
        claim_id = null,
        claimed_by = null,
@@ -199,6 +224,7 @@ with held as materialized (
 update stepwell.runs r
    set state = 'pending',
        failures = r.failures + 1,
+       alone = (:alones::boolean[])[width_bucket(r.id, :ids::uuid[])],
        claim_id = null,
        claimed_by = null,
        started_at = null
@@ -311,7 +337,8 @@ returning id;
 
 -- name: lock_lost_claims
 -- Claims whose worker holds no lease, whether its row says so or is gone. The holders are found by
--- skipping from one to the next along the index, so the live ones cost one look each.
+-- skipping from one to the next along the index, so the live ones cost one look each. A server that has
+-- just come back first lets everyone renew.
 with recursive holder (id) as (
     (select r.claimed_by from stepwell.runs r where r.claimed_by is not null order by r.claimed_by limit 1)
      union all
@@ -324,7 +351,7 @@ select r.*
   from holder h
  cross join lateral (
        select r.id, r.name, r.queue, r.priority, r.input, r.key, r.tags, r.retry, r.timeout, r.attempt,
-              r.failures, r.root_id, r.claim_id, r.claimed_by
+              r.failures, r.root_id, r.alone, r.claim_id, r.claimed_by
          from stepwell.runs r
         where r.claimed_by = h.id
         limit :limit
@@ -332,6 +359,7 @@ select r.*
        ) r
  where h.id is not null
    and not exists (select from stepwell.workers w where w.id = h.id and w.lease_until > stepwell.now())
+   and pg_postmaster_start_time() < stepwell.now() - :calm::interval
  limit :limit;
 
 -- name: next_due

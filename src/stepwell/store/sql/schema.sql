@@ -101,6 +101,12 @@ create table stepwell.queues (
     constraint name_is_sane CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 100)))
 );
 
+create table stepwell.repeated_starts (
+    run_id uuid not null,
+    at timestamp with time zone default stepwell.now() not null,
+    constraint repeated_starts_pkey PRIMARY KEY (run_id)
+);
+
 create table stepwell.runs (
     id uuid not null,
     kind text collate "C" default 'task'::text not null,
@@ -115,6 +121,7 @@ create table stepwell.runs (
     timeout interval,
     attempt integer default 0 not null,
     failures integer default 0 not null,
+    alone boolean default false not null,
     due_at timestamp with time zone,
     expires_at timestamp with time zone,
     claim_id uuid,
@@ -142,6 +149,7 @@ create table stepwell.runs (
     constraint tags_are_object CHECK ((jsonb_typeof(tags) = 'object'::text)),
     constraint timeout_is_positive CHECK ((timeout > '00:00:00'::interval))
 ) with (autovacuum_analyze_scale_factor=0.05, autovacuum_analyze_threshold=5000, autovacuum_vacuum_cost_delay=0, autovacuum_vacuum_scale_factor=0.01, autovacuum_vacuum_threshold=5000);
+CREATE INDEX runs_alone ON stepwell.runs USING btree (failures, id) WHERE alone;
 CREATE INDEX runs_claimed ON stepwell.runs USING btree (claimed_by) WHERE (claimed_by IS NOT NULL);
 CREATE INDEX runs_due ON stepwell.runs USING btree (due_at) WHERE (due_at IS NOT NULL);
 CREATE INDEX runs_expiring ON stepwell.runs USING btree (expires_at) WHERE (expires_at IS NOT NULL);

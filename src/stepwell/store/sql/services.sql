@@ -35,5 +35,8 @@ delete from stepwell.keys k
  where k.key = any(array(select g.key from gone g))
 returning k.key;
 
+-- name: forget_repeated_starts
+delete from stepwell.repeated_starts s where s.at < stepwell.now() - :keep::interval;
+
 -- name: wake
 select pg_notify(w.channel, w.payload) from unnest(:channels::text[], :payloads::text[]) as w (channel, payload);

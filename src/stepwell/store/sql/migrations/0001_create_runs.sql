@@ -25,6 +25,7 @@ create table stepwell.runs (
     timeout    interval,
     attempt    integer not null default 0,
     failures   integer not null default 0,
+    alone      boolean not null default false,
     due_at     timestamptz,
     expires_at timestamptz,
     claim_id   uuid,
@@ -70,6 +71,7 @@ create index runs_pending on stepwell.runs (queue, priority, id) where state = '
 create index runs_due on stepwell.runs (due_at) where due_at is not null;
 create index runs_expiring on stepwell.runs (expires_at) where expires_at is not null;
 create index runs_claimed on stepwell.runs (claimed_by) where claimed_by is not null;
+create index runs_alone on stepwell.runs (failures, id) where alone;
 
 create table stepwell.finished_runs (
     id          uuid not null,
@@ -155,6 +157,13 @@ create table stepwell.keys (
 );
 
 create index keys_expiring on stepwell.keys (expires_at);
+
+-- A start that was repeated because its answer was lost. Should its first words arrive after all, later
+-- than the run has finished, they find this and start nothing. Nearly always empty.
+create table stepwell.repeated_starts (
+    run_id uuid primary key,
+    at     timestamptz not null default stepwell.now()
+);
 
 -- `lease_until` is in no index, and pages are kept half empty, so that heartbeats stay HOT updates.
 create table stepwell.workers (

@@ -93,15 +93,15 @@ async def test_a_poisonous_task_fails_at_its_limit_and_everything_else_completes
 ) -> None:
     supervisor = await hire("--processes", "2", "--slots", "10")
     poison = await client.start("e2e_app.poison")
-    # More patient than the poison: whoever shares a worker with it is lost with it.
-    sleepy = client.definition("e2e_app.sleepy").options(retry=Retry(attempts=10, delay=0.05))
-    others = await sleepy.start_many([(0.2,)] * 30)
+    # No more patient than the poison, and lost with it whenever they share a worker.
+    sleepy = client.definition("e2e_app.sleepy").options(retry=Retry(attempts=3, delay=0.05))
+    others = await sleepy.start_many([(1.5,)] * 8)
     with pytest.raises(RunFailed) as failed:
         await poison.result(timeout=40)
     assert (failed.value.reason, failed.value.attempt) == ("worker_lost", 3)
     assert len(notes.of(poison)) == 3
     for run in others:
-        assert await run.result(timeout=20) == 0.2
+        assert await run.result(timeout=60) == 1.5
     assert supervisor.code is None
 
 

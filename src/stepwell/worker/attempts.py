@@ -64,7 +64,7 @@ class Attempt:
 
 
 class Attempts:
-    def __init__(self, runs: Runs, *, settle: Callable[[Claim, Outcome], None], ended: Callable[[Claim], None]) -> None:
+    def __init__(self, runs: Runs, *, settle: Callable[[Claim, Outcome], None], ended: Callable[[], None]) -> None:
         """`settle` takes an outcome to the tables; `ended` is told when an attempt has left its slot."""
         self._runs = runs
         self._settle = settle
@@ -73,6 +73,8 @@ class Attempts:
         self._idle = asyncio.Event()
         self.known: set[Fence] = set()
         """Every claim that was heard of and is not settled yet."""
+        self.alone: set[Fence] = set()
+        """Those of them that must be alone. Until they are settled: a death before that takes the outcome along."""
 
     def __len__(self) -> int:
         return len(self._under_way)
@@ -82,13 +84,11 @@ class Attempts:
         """Slots that are not free: attempts, and threads that go on after theirs."""
         return len(self._under_way) + self._runs.stuck
 
-    @property
-    def has_alone(self) -> bool:
-        return any(claim.alone for claim in self._under_way)
-
     def begin(self, claim: Claim) -> None:
         attempt = Attempt(Running(claim))
         self.known.add(attempt.fence)
+        if claim.alone:
+            self.alone.add(attempt.fence)
         self._under_way[claim] = attempt
         self._idle.clear()
         attempt.task = asyncio.create_task(self._run(attempt))
@@ -104,6 +104,7 @@ class Attempts:
     def forget(self, claim: Claim) -> None:
         """The tables have its outcome, or have refused it."""
         self.known.discard((claim.id, claim.claim_id))
+        self.alone.discard((claim.id, claim.claim_id))
 
     def end(self, attempt: Attempt, verdict: Outcome | None) -> None:
         """End an attempt from outside; with no verdict its claim is lost.
@@ -161,7 +162,7 @@ class Attempts:
         if self._under_way.pop(attempt.claim, None) is not None:
             if not self._under_way:
                 self._idle.set()
-            self._told_ended(attempt.claim)
+            self._told_ended()
 
     def _conclude(self, attempt: Attempt, outcome: Outcome | None) -> None:
         if attempt.settled:

@@ -19,7 +19,7 @@ from typing import Any
 from stepwell.beside import beside
 from stepwell.model.errors import Unavailable
 from stepwell.model.ids import new_claim_id
-from stepwell.model.outcome import Outcome, Released
+from stepwell.model.outcome import Released
 from stepwell.model.run import Claim, Claimed
 from stepwell.telemetry import Telemetry, log
 from stepwell.worker.attempts import CLEANUP, Attempts, Runs
@@ -44,12 +44,12 @@ class Worker:
         self._telemetry = telemetry
         self._slots = slots
         self._lease = Lease(link, lease, lost=self._lease_lost, back=self._lease_back)
-        self._attempts = Attempts(runs, settle=self._settle, ended=self._ended)
         self._ledger = Ledger(link, telemetry, settled=self._settled)
         self._claiming = asyncio.Lock()
         self._work = asyncio.Event()
         self._room = asyncio.Event()
         self._look = asyncio.Event()
+        self._attempts = Attempts(runs, settle=self._ledger.add, ended=self._room.set)
         self._uncertain = False
         self._held = False
         self._stopping = False
@@ -142,7 +142,7 @@ class Worker:
     async def _ask(self, limit: int) -> Claimed:
         try:
             async with asyncio.timeout(None) as self._patience:
-                return await self._link.claim(new_claim_id(), limit, alone=not self._attempts.has_alone)
+                return await self._link.claim(new_claim_id(), limit, alone=not self._attempts.alone)
         finally:
             self._patience = None
 
@@ -151,15 +151,9 @@ class Worker:
             return 0
         return self._slots - self._attempts.taken
 
-    def _settle(self, claim: Claim, outcome: Outcome) -> None:
-        self._ledger.add(claim, outcome)
-
     def _settled(self, claim: Claim) -> None:
         self._attempts.forget(claim)
         self._room.set()  # a full ledger takes no claims either
-
-    def _ended(self, claim: Claim) -> None:
-        self._room.set()
         if claim.alone:
             self._work.set()  # there may be another that had to wait for this one
 

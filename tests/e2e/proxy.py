@@ -242,9 +242,9 @@ class Proxy:
 
 @asynccontextmanager
 async def proxied(dsn: str, place: Path) -> AsyncIterator[Proxy]:
-    proxy = Proxy(dsn, place)
-    await proxy.open()
+    between = Proxy(dsn, place)
+    await between.open()
     try:
-        yield proxy
+        yield between
     finally:
-        await proxy.close()
+        await between.close()

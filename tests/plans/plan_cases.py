@@ -14,6 +14,7 @@ from uuid import UUID, uuid4
 from big_database import LOST, NAMES, OURS, Ids
 
 BATCH = 100
+CLAIMING = "runs_pending runs_alone runs_pkey"
 HOT = ("claim one queue", "claim three queues", "claim every queue", "complete", "due", "reap")
 
 Values = Callable[[Ids], dict[str, Any]]
@@ -86,13 +87,13 @@ CASES = {
     "start a finished run again": _case(
         "start_run_again", 1, 120, "finished_runs_pkey", lambda ids: {"id": uuid4(), "origin": ids.finished[0]}
     ),
-    "claim one queue": _case("claim_runs", BATCH, 3000, "runs_pending runs_alone runs_pkey", lambda ids: claim(["mail"])),
+    "claim one queue": _case("claim_runs", BATCH, 3000, CLAIMING, lambda ids: claim(["mail"])),
     "claim three queues": _case(
-        "claim_runs", BATCH // 3 * 3, 3400, "runs_pending runs_alone runs_pkey", lambda ids: claim(["mail", "media", "bulk"])
+        "claim_runs", BATCH // 3 * 3, 3400, CLAIMING, lambda ids: claim(["mail", "media", "bulk"])
     ),
-    "claim every queue": _case("claim_runs", BATCH, 4000, "runs_pending runs_alone runs_pkey", lambda ids: claim(None)),
-    "claim one run": _case("claim_runs", 1, 120, "runs_pending runs_alone runs_pkey", lambda ids: claim(["mail"], limit=1)),
-    "claim from an empty queue": _case("claim_runs", 0, 30, "runs_pending runs_alone runs_pkey", lambda ids: claim(["none"])),
+    "claim every queue": _case("claim_runs", BATCH, 4000, CLAIMING, lambda ids: claim(None)),
+    "claim one run": _case("claim_runs", 1, 120, CLAIMING, lambda ids: claim(["mail"], limit=1)),
+    "claim from an empty queue": _case("claim_runs", 0, 30, CLAIMING, lambda ids: claim(["none"])),
     "complete": _case("complete_runs", BATCH, 1300, "runs_pkey", lambda ids: held(ids, results=b"true")),
     "fail": _case("fail_runs", BATCH, 1700, "runs_pkey", lambda ids: held(ids, errors=_ERROR)),
     "retry": _case(

@@ -38,4 +38,4 @@ def test_an_old_session_kept_the_plan_it_made_on_empty_tables(survey: Survey, ti
 def test_looking_for_busy_queues_costs_nothing_when_the_queues_are_given(survey: Survey, circumstance: str) -> None:
     readings = survey.readings[circumstance]
     assert readings["claim one queue"].parts["busy"] == readings["claim three queues"].parts["busy"] == 0
-    assert 0 < readings["claim every queue"].parts["busy"] <= 60
+    assert 0 < readings["claim every queue"].parts["busy"] <= 150

@@ -346,20 +346,23 @@ with recursive holder (id) as (
              where r.claimed_by > h.id order by r.claimed_by limit 1)
       from holder h
      where h.id is not null
+), lost as materialized (
+    select h.id
+      from holder h
+     where h.id is not null
+       and not exists (select from stepwell.workers w where w.id = h.id and w.lease_until > stepwell.now())
+       and pg_postmaster_start_time() < stepwell.now() - :calm::interval
 )
 select r.*
-  from holder h
+  from lost l
  cross join lateral (
        select r.id, r.name, r.queue, r.priority, r.input, r.key, r.tags, r.retry, r.timeout, r.attempt,
               r.failures, r.root_id, r.alone, r.claim_id, r.claimed_by
          from stepwell.runs r
-        where r.claimed_by = h.id
+        where r.claimed_by = l.id
         limit :limit
           for update skip locked
        ) r
- where h.id is not null
-   and not exists (select from stepwell.workers w where w.id = h.id and w.lease_until > stepwell.now())
-   and pg_postmaster_start_time() < stepwell.now() - :calm::interval
  limit :limit;
 
 -- name: next_due

@@ -7,11 +7,12 @@ import os
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ParamSpec, Protocol, Self, TypeVar, overload
 from uuid import UUID
+from weakref import WeakKeyDictionary
 
 from stepwell.beside import beside
 from stepwell.client import Client
@@ -51,7 +52,7 @@ from stepwell.store.statements import checked_schema
 from stepwell.sync import Portal
 from stepwell.telemetry import Telemetry
 from stepwell.version import VERSION
-from stepwell.worker.attempts import Runs
+from stepwell.worker.attempts import Bodies
 from stepwell.worker.direct import DirectLink
 from stepwell.worker.worker import Worker
 
@@ -69,9 +70,10 @@ class Opening:
     users: int = 0
 
     async def close(self) -> None:
-        await self.client.close()
-        await self.dispatch.close()
-        await self.database.close()
+        async with AsyncExitStack() as closing:
+            closing.push_async_callback(self.database.close)
+            closing.push_async_callback(self.dispatch.close)
+            closing.push_async_callback(self.client.close)
 
 
 class TaskDecorator(Protocol):
@@ -103,8 +105,8 @@ class App:
         self.portal = Portal(self)
         self._may_migrate = migrate
         self._openings: dict[asyncio.AbstractEventLoop, Opening] = {}
-        self._doors: dict[asyncio.AbstractEventLoop, asyncio.Lock] = {}
-        self._embedded: embedded.Embedded | None = None
+        self._doors: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+        self._embedded: list[embedded.Embedded] = []
         self._lock = threading.Lock()
 
     # -- definitions
@@ -217,37 +219,41 @@ class App:
             if opening.users:
                 return
             del self._openings[loop]
-            await opening.close()
-        await asyncio.to_thread(self._let_go)
+            try:
+                await opening.close()
+            finally:
+                await asyncio.to_thread(self._let_go)
 
     async def _open(self) -> Opening:
         dsn = self.settings.dsn
         if dsn is None:
             dsn = await asyncio.to_thread(self._embedded_dsn)
         database = Database(dsn, self.settings.schema)
-        await database.open()
         try:
+            await database.open()
             if self._may_migrate:
                 await migrate.migrate(database)
             else:
                 await migrate.require_current(database)
         except BaseException:
             await database.close()
+            await asyncio.to_thread(self._let_go)
             raise
         dispatch = PostgresDispatch(database)
         return Opening(database, dispatch, Client(database, dispatch))
 
     def _embedded_dsn(self) -> str:
+        """The embedded server, held once for each event loop: it stops when the last has let go."""
+        hold = embedded.ensure(self.settings.home)
         with self._lock:
-            if self._embedded is None:
-                self._embedded = embedded.ensure(self.settings.home)
-            return self._embedded.dsn
+            self._embedded.append(hold)
+        return hold.dsn
 
     def _let_go(self) -> None:
         with self._lock:
-            if not self._openings and self._embedded is not None:
-                self._embedded.release()
-                self._embedded = None
+            hold = self._embedded.pop() if self._embedded else None
+        if hold is not None:
+            hold.release()
 
     @asynccontextmanager
     async def worker(
@@ -259,7 +265,7 @@ class App:
         patience = duration(grace, setting="grace").total_seconds()
         async with self, _executors(slots) as executors:
             worker, services = self._hire(_identity(queues, slots, name), executors)
-            async with beside(services.run()), beside(worker.run()):
+            async with beside(services.run()), beside(worker.run(), may_end=True):
                 try:
                     yield worker
                 finally:
@@ -270,7 +276,7 @@ class App:
         opening, lease, tasks = self._opening, self.settings.lease, self.definitions.tasks
         database, dispatch = opening.database, opening.dispatch
         link = DirectLink(database, dispatch, who, names=sorted(tasks), lease=lease)
-        worker = Worker(link, Runs(tasks, executors), self.telemetry, slots=who.slots, lease=lease)
+        worker = Worker(link, Bodies(tasks, executors), self.telemetry, slots=who.slots, lease=lease)
         parts = (Due(database, dispatch), Reaper(database, dispatch, self.telemetry), Partitions(database))
         return worker, Services(database, self.telemetry, parts, worker=who.id, lease=lease)
 

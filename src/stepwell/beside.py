@@ -9,8 +9,11 @@ from typing import Any
 
 
 @asynccontextmanager
-async def beside(*parts: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run `parts` until the block ends, then cancel them. The error of a part is raised from the block."""
+async def beside(*parts: Coroutine[Any, Any, None], may_end: bool = False) -> AsyncIterator[None]:
+    """Run `parts` until the block ends, then cancel them. The error of a part is raised from the block.
+
+    Unless they `may_end`, to end at all is an error of theirs.
+    """
     block = asyncio.current_task()
     assert block is not None  # an async context manager is always entered by a task
     failed: list[BaseException] = []
@@ -18,6 +21,8 @@ async def beside(*parts: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 
     def ended(part: asyncio.Task[None]) -> None:
         error = None if part.cancelled() else part.exception()
+        if error is None and inside and not may_end:
+            error = RuntimeError(f"{part.get_coro()} ended by itself")
         if error is not None and not failed:
             failed.append(error)
             if inside:

@@ -94,11 +94,13 @@ class Client:
     async def _patiently(self, ask: Callable[[bool], Awaitable[T]]) -> T:
         """Outlast a short absence of the database. `ask` is told when it asks again: what it asked before
         may have happened."""
-        end, pause, again = time.monotonic() + PATIENCE, 0.05, False
+        end, pause, again = None, 0.05, False
         while True:
             try:
                 return await ask(again)
             except Unavailable:
+                # From the first failure on: it may itself have been a long wait, on a line that was dead.
+                end = end or time.monotonic() + PATIENCE
                 if time.monotonic() + pause > end:
                     raise
                 again = True

@@ -33,9 +33,12 @@ class Waiting:
         self._stirred = asyncio.Event()
         self._watch: asyncio.Task[None] | None = None
         self._unsubscribe: Callable[[], None] | None = None
+        self._closed = False
 
     async def wait(self, run_id: UUID) -> Finished:
         """How the run finished, once it has."""
+        if self._closed:
+            raise Unavailable("the app was closed")
         future: Future = asyncio.get_running_loop().create_future()
         self._futures.setdefault(run_id, set()).add(future)
         self._fresh.add(run_id)
@@ -47,13 +50,11 @@ class Waiting:
             self._forget(run_id, future)
 
     async def close(self) -> None:
+        self._closed = True
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
-        if self._unsubscribe is not None:
-            self._unsubscribe()
-        for future in [each for futures in self._futures.values() for each in futures]:
-            future.cancel()
+        self._tell_all(Unavailable("the app was closed"))
 
     def _stir(self) -> None:
         self._stirred.set()
@@ -67,8 +68,12 @@ class Waiting:
         if watch.cancelled() or (error := watch.exception()) is None:
             return
         self._watch = None
+        self._tell_all(error)
+
+    def _tell_all(self, error: BaseException) -> None:
         if self._unsubscribe is not None:
             self._unsubscribe()
+            self._unsubscribe = None
         for future in [each for futures in self._futures.values() for each in futures if not each.done()]:
             future.set_exception(error)
 

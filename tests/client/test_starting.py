@@ -175,7 +175,7 @@ async def test_a_wrong_call_by_name_fails_its_run_with_the_reason(app: App, dsn:
     async with app.worker():
         info = await until(lambda: finished(run))
     assert info.state is State.FAILED
-    assert info.attempt == 1
+    assert info.attempt == 3  # a worker of another version might have been able to read it
     assert "amount" in info.error.message
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import json
 
 import executor_bodies as bodies
@@ -32,11 +31,10 @@ async def test_a_body_that_exits_does_not_take_the_loop_along() -> None:
         await InlineExecutor().run(body, body.input(3))
 
 
-@pytest.mark.parametrize("given", [None, contextvars.copy_context()])
-async def test_a_keyboard_interrupt_from_a_body_is_contained_in_any_context(given) -> None:
+async def test_a_keyboard_interrupt_from_a_body_is_contained() -> None:
     body = defined(bodies.raise_by_name_async)
     with pytest.raises(BodyExited, match="KeyboardInterrupt"):
-        await InlineExecutor().run(body, body.input("KeyboardInterrupt"), given)
+        await InlineExecutor().run(body, body.input("KeyboardInterrupt"))
 
 
 async def test_a_body_that_awaits_something_cancelled_is_not_taken_for_cancelled() -> None:
@@ -45,8 +43,7 @@ async def test_a_body_that_awaits_something_cancelled_is_not_taken_for_cancelled
         await InlineExecutor().run(body, body.input())
 
 
-@pytest.mark.parametrize("given", [None, contextvars.copy_context()])
-async def test_cancelling_the_waiter_cancels_the_body(given) -> None:
+async def test_cancelling_the_waiter_cancels_the_body() -> None:
     started, ended = asyncio.Event(), asyncio.Event()
 
     async def hang() -> None:
@@ -57,17 +54,9 @@ async def test_cancelling_the_waiter_cancels_the_body(given) -> None:
             ended.set()
 
     body = defined(hang)
-    waiter = asyncio.create_task(InlineExecutor().run(body, body.input(), given))
+    waiter = asyncio.create_task(InlineExecutor().run(body, body.input()))
     await started.wait()
     waiter.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiter
     assert ended.is_set()
-
-
-async def test_a_body_sees_the_context_it_is_given() -> None:
-    context = contextvars.copy_context()
-    context.run(bodies.whose.set, "mine")
-    body = defined(bodies.read_whose_async)
-    assert json.loads(await InlineExecutor().run(body, body.input(), context)) == "mine"
-    assert json.loads(await InlineExecutor().run(body, body.input())) == "nobody's"

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import gc
 import json
 import subprocess
@@ -104,12 +103,6 @@ async def test_a_body_sees_the_context_of_its_caller_and_cannot_change_it(thread
     body = defined(write_whose)
     assert json.loads(await threads.run(body, body.input())) == "the caller's"
     assert bodies.whose.get() == "the caller's"
-
-
-async def test_a_body_sees_the_context_it_is_given_even_an_empty_one(threads) -> None:
-    bodies.whose.set("the caller's")
-    body = defined(bodies.read_whose)
-    assert json.loads(await threads.run(body, body.input(), contextvars.Context())) == "nobody's"
 
 
 @pytest.mark.parametrize("name", ["KeyboardInterrupt", "CancelledError"])

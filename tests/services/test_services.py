@@ -3,6 +3,8 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
+import pytest
+
 from stepwell import App
 from stepwell.dispatch.postgres import PostgresDispatch
 from stepwell.engine import runs
@@ -122,7 +124,8 @@ async def test_services_start_and_stop_a_hundred_times(database: Database) -> No
         for _ in range(turn % 13):
             await asyncio.sleep(0)
         running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        with pytest.raises(asyncio.CancelledError):
+            await running
     await dispatch.close()
 
 

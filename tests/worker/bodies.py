@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from typing import Any
 
 from stepwell import App, current
@@ -37,6 +38,11 @@ def tells() -> tuple[str, int, str | None, dict[str, str]]:
     return str(current.run_id), current.attempt, current.key, dict(current.tags)
 
 
+def naps(seconds: float) -> float:
+    time.sleep(seconds)
+    return seconds
+
+
 def define(app: App) -> dict[str, Any]:
     let_go.clear()
     return {
@@ -44,6 +50,7 @@ def define(app: App) -> dict[str, Any]:
         "thread": app.task(blocks),
         "process": app.task(executor="process")(spins),
         "dies": app.task(executor="process")(dies),
+        "naps": app.task(executor="process")(naps),
         "tells": app.task(executor="process")(tells),
         "adds": app.task(executor="process")(adds),
     }

@@ -5,6 +5,7 @@ import threading
 from datetime import timedelta
 from typing import Any
 
+import asyncpg
 import pytest
 
 from stepwell import App, Fatal, Retry, RunCancelled, RunError, RunFailed, Snooze, State, current
@@ -404,3 +405,129 @@ def test_a_lease_must_be_long_enough_to_be_renewed() -> None:
 
     with pytest.raises(InvalidSetting, match="lease"):
         App("postgresql://nowhere/x", lease=timedelta(milliseconds=10))
+
+
+async def test_a_process_task_is_timed_from_when_its_body_begins(app: App) -> None:
+    from tests.worker import bodies
+
+    naps = bodies.define(app)["naps"]
+    started = await naps.options(timeout=10, retry=Retry(attempts=1)).start_many([(0.01,)] * 4)
+    async with app.worker():
+        for run in started:
+            assert await run.result(30) == 0.01
+        tight = await naps.options(timeout=1.5, retry=Retry(attempts=1)).start_many([(0.5,)] * 8)
+        assert [await run.result(30) for run in tight] == [0.5] * 8
+
+
+async def test_an_error_that_cannot_even_be_described_ends_its_run(app: App) -> None:
+    class Odd(Exception):
+        @property
+        def code(self) -> str:
+            raise KeyError("no code")
+
+        def __str__(self) -> str:
+            raise ValueError("no text")
+
+    @app.task(retry=Retry(attempts=1))
+    async def odd() -> None:
+        raise Odd
+
+    async with app.worker():
+        with pytest.raises(RunFailed) as raised:
+            await (await odd.start()).result(10)
+    assert "Odd" in raised.value.type
+
+
+async def test_a_row_whose_policy_cannot_be_read_fails_alone(app: App, dsn: str) -> None:
+    @app.task
+    async def bad() -> None:
+        raise ValueError("boom")
+
+    odd, newer, good = [await bad.start() for _ in range(3)]
+    connection = await asyncpg.connect(dsn)
+    await connection.execute('update stepwell.runs set retry = \'{"attempts": "many"}\' where id = $1', odd.id)
+    await connection.execute('update stepwell.runs set retry = \'{"attempts": 1, "new": 2}\' where id = $1', newer.id)
+    await connection.close()
+    async with app.worker():
+        for run in (odd, newer):
+            with pytest.raises(RunFailed):
+                await run.result(10)
+        await until(lambda: _is(good, State.SCHEDULED))
+
+
+async def test_a_worker_is_woken_by_a_start_and_a_waiter_by_the_end(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With polling out of the way, only announcements can do it."""
+    monkeypatch.setattr("stepwell.worker.worker.POLL", 60.0)
+    monkeypatch.setattr("stepwell.waiting.POLL", 60.0)
+
+    @app.task
+    async def work(n: int) -> int:
+        return n
+
+    async with app.worker() as worker:
+        await until(lambda: _hears(worker))
+        for n in range(5):
+            assert await (await work.start(n)).result(20) == n
+
+
+async def _hears(worker: Any) -> bool:
+    return bool(worker._held and worker._link.hears)
+
+
+async def test_a_cancel_whose_announcement_is_lost_is_noticed_all_the_same(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, told = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def work() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            told.set()
+
+    async with app.worker() as worker:
+        monkeypatch.setattr(worker, "_cancelled", lambda _ids: None)
+        run = await work.start()
+        await begun.wait()
+        await runs.cancel(app._opening.database, [run.id])
+        async with asyncio.timeout(5):
+            await told.wait()
+
+
+async def test_a_worker_that_left_stays_gone_however_late_its_last_renewal_comes(app: App, dsn: str) -> None:
+    for turns in range(6):
+        async with app.worker():
+            for _ in range(turns):
+                await asyncio.sleep(0)
+    connection = await asyncpg.connect(dsn)
+    live = await connection.fetchval("select count(*) from stepwell.workers where lease_until > stepwell.now()")
+    await connection.close()
+    assert live == 0
+    assert not [thread for thread in threading.enumerate() if thread.name == "stepwell.lease"]
+
+
+async def test_a_claim_that_arrives_after_the_lease_was_lost_is_given_back(app: App) -> None:
+    @app.task
+    async def work() -> None:
+        await asyncio.Event().wait()
+
+    run = await work.start()
+    async with app.worker() as worker:
+        claim, asked, answer = worker._link.claim, asyncio.Event(), asyncio.Event()
+
+        async def slow(*args: Any, **more: Any) -> Any:
+            claimed = await claim(*args, **more)
+            asked.set()
+            await answer.wait()
+            return claimed
+
+        worker._link.claim = slow  # type: ignore[method-assign]
+        await until(lambda: _held(worker))
+        worker._work.set()
+        await asked.wait()
+        worker._lease_lost()
+        answer.set()
+        await until(lambda: _is(run, State.PENDING))
+        assert (await run.info()).failures == 0

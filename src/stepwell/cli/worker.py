@@ -121,7 +121,7 @@ async def work(app: App, wanted: Wanted, ending: Ending) -> None:
         hired = app.worker(queues=wanted.queues, slots=wanted.slots, name=wanted.name)
         async with hired as worker, _shown(app, wanted):
             await gently.wait()
-            async with beside(_hurry(now, worker)):
+            async with beside(_hurry(now, worker), may_end=True):
                 await worker.stop(wanted.grace)
         unlisten()
 

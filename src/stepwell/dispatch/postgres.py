@@ -28,7 +28,8 @@ FAREWELL = 2.0
 _PAYLOAD = 7_000
 """Postgres refuses a payload of 8,000 bytes."""
 _SEPARATOR = "\n"
-_PING = "."
+_PING = _SEPARATOR
+"""What no name can be."""
 
 
 class PostgresDispatch:
@@ -72,7 +73,7 @@ class PostgresDispatch:
 
     def _stir(self) -> None:
         self._stirred.set()
-        if self._wire is None and not self._closing:
+        if (self._wire is None or self._wire.done()) and not self._closing:
             self._wire = asyncio.create_task(self._run(), name="stepwell.wire")
 
     async def _run(self) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from uuid import UUID
 
-from stepwell.model.errors import AlreadyFinished, KeyConflict, NotFinished, NotFound
+from stepwell.model.errors import AlreadyFinished, KeyConflict, NotFinished, NotFound, Unavailable
 from stepwell.model.ids import ClaimId, RunId, WorkerId
 from stepwell.model.run import NO_FAMILY, Claim, Claimed, Family, Start, Wanted
 from stepwell.model.states import State
@@ -68,6 +68,8 @@ async def _existing(tx: Tx, starts: Sequence[Start]) -> list[RunId]:
     ids = []
     for each in starts:
         holder = held.get(each.key) if each.key is not None else None
+        if holder is None and each.key is not None:
+            raise Unavailable(f"the key {each.key!r} was forgotten at this moment")
         if holder is not None and holder["digest"] != each.digest:
             raise KeyConflict(holder["key"], holder["run_id"])
         ids.append(RunId(holder["run_id"]) if holder is not None else each.id)

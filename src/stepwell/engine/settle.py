@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
 from uuid import UUID
 
 import msgspec
 
+from stepwell.model.errors import StepwellError
 from stepwell.model.ids import RunId
 from stepwell.model.outcome import Completed, Failed, Move, Outcome, Released, Repeated, Retried, Snoozed, decide
 from stepwell.model.retry import Retry
-from stepwell.model.run import Claim
+from stepwell.model.run import Claim, Reason
 from stepwell.store.pool import Tx
 from stepwell.store.rows import stored_error
 
@@ -57,10 +58,8 @@ def plan(settlements: Sequence[Settlement], *, noise: Callable[[], float] = rand
     for claim, outcome in sorted(settlements, key=_by_id):
         if type(outcome) is Completed:  # nearly all of them, and there is nothing to decide
             completed.append((claim, outcome.result))
-            continue
-        retry = Retry.unpacked(msgspec.json.decode(claim.retry))
-        move = decide(outcome, retry=retry, failures=claim.failures, noise=noise())
-        _add(batches, claim, move)
+        else:
+            _add(batches, claim, _move(claim, outcome, noise()))
     if completed:
         batches["complete_runs"] = Batch("complete_runs", {
             "ids": [claim.id for claim, _ in completed],
@@ -68,6 +67,18 @@ def plan(settlements: Sequence[Settlement], *, noise: Callable[[], float] = rand
             "results": [result for _, result in completed],
         })  # fmt: skip
     return [batches[name] for name in sorted(batches)]
+
+
+def _move(claim: Claim, outcome: Outcome, noise: float) -> Move:
+    if not isinstance(outcome, Failed):
+        return outcome
+    try:
+        retry = Retry.unpacked(msgspec.json.decode(claim.retry))
+    except (StepwellError, TypeError, ValueError) as error:
+        # One row that cannot be read must not stop the others of its batch, pass after pass.
+        unread = f"{outcome.error.message}\n(and its retry policy cannot be read: {error})"
+        return Failed(replace(outcome.error, message=unread, reason=Reason.GAVE_UP))
+    return decide(outcome, retry=retry, failures=claim.failures, noise=noise)
 
 
 def _by_id(settlement: Settlement) -> tuple[bytes, int]:
@@ -80,8 +91,8 @@ def _add(batches: dict[str, Batch], claim: Claim, move: Move) -> None:
         return batches.setdefault(statement, Batch(statement))
 
     match move:
-        case Completed(result):
-            batch("complete_runs").add(claim, results=result)
+        case Completed():
+            raise AssertionError("completed runs are gathered apart")
         case Failed(error):
             batch("fail_runs").add(claim, errors=stored_error(error))
         case Retried(error, delay, alone):

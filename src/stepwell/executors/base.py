@@ -6,7 +6,6 @@ An executor runs bodies and nothing more: it knows no runs, no retries and no da
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,9 +38,16 @@ class Body(Protocol):
     def signature(self) -> Signature: ...
 
 
+def nobody() -> None:
+    """For whom it makes no difference when a body begins."""
+
+
 class Executor(Protocol):
-    async def run(self, body: Body, input: bytes, context: contextvars.Context | None = None) -> bytes:
-        """The result of the body as JSON, given its input as JSON. Raises what the body raised."""
+    async def run(self, body: Body, input: bytes, begun: Callable[[], None] = nobody) -> bytes:
+        """The result of the body as JSON, given its input as JSON. Raises what the body raised.
+
+        `begun` is called when there is room for the body: its time counts from then.
+        """
         ...
 
     @property
@@ -117,14 +123,26 @@ def message_text(error: BaseException) -> str:
     return bounded(text, MESSAGE_LIMIT)
 
 
+def code_text(error: BaseException) -> str | None:
+    """The code an error of the user's carries, if it is text."""
+    try:
+        code = getattr(error, "code", None)
+    except Exception:
+        return None
+    return bounded(code, MESSAGE_LIMIT) if isinstance(code, str) else None
+
+
 def traceback_text(error: BaseException) -> str:
     """The traceback as text, beginning at the user's frame."""
     remote = _told_by_child(error)
     if remote is not None:
         return remote.traceback
-    told = TracebackException(type(error), error, error.__traceback__, compact=True)
-    _drop_own_frames(told)
-    return bounded("".join(told.format()), TRACEBACK_LIMIT)
+    try:
+        told = TracebackException(type(error), error, error.__traceback__, compact=True)
+        _drop_own_frames(told)
+        return bounded("".join(told.format()), TRACEBACK_LIMIT)
+    except Exception:
+        return f"<the traceback of {type(error).__name__} could not be written>"
 
 
 def bounded(text: str, limit: int) -> str:

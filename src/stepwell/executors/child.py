@@ -33,6 +33,7 @@ from stepwell.executors.base import (
     Body,
     BodyExited,
     bounded,
+    code_text,
     contained,
     message_text,
     traceback_text,
@@ -130,12 +131,11 @@ async def _awaited(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 
 def _failure(error: BaseException) -> Failure:
-    code = getattr(error, "code", None)
     return Failure(
         types=type_names(error),
         message=message_text(error),
         traceback=traceback_text(error),
-        code=bounded(code, MESSAGE_LIMIT) if isinstance(code, str) else None,
+        code=code_text(error),
         facts=_facts(error),
     )
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
+from collections.abc import Callable
 
-from stepwell.executors.base import Body, contained
+from stepwell.executors.base import Body, contained, nobody
 
 
 class InlineExecutor:
-    async def run(self, body: Body, input: bytes, context: contextvars.Context | None = None) -> bytes:
-        if context is None:
-            return await _call(body, input)
-        return await asyncio.get_running_loop().create_task(_call(body, input), context=context)
+    async def run(self, body: Body, input: bytes, begun: Callable[[], None] = nobody) -> bytes:
+        begun()
+        return await _call(body, input)
 
     @property
     def stuck(self) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import functools
 import os
 import signal
@@ -20,7 +19,7 @@ from typing import Any, Self
 import msgspec
 
 from stepwell.context import carried
-from stepwell.executors.base import Body, BodyExited, ProcessDied, RemoteError
+from stepwell.executors.base import Body, BodyExited, ProcessDied, RemoteError, nobody
 from stepwell.executors.frames import LENGTHS, Call, Failure, Start, Target, pack
 from stepwell.model.errors import InvalidSetting, NotDecodable, NotEncodable
 from stepwell.model.raised import Fatal, Snooze, type_name
@@ -46,13 +45,13 @@ class ProcessExecutor:
         self._quiet = asyncio.Event()
         self._closed = False
 
-    async def run(self, body: Body, input: bytes, context: contextvars.Context | None = None) -> bytes:
+    async def run(self, body: Body, input: bytes, begun: Callable[[], None] = nobody) -> bytes:
         """Of the context only `current` crosses to the other process."""
-        told = carried() if context is None else context.run(carried)
-        head = msgspec.json.encode(Call(_target(body.fn, body.name), told))
+        head = msgspec.json.encode(Call(_target(body.fn, body.name), carried()))
         self._open += 1
         try:
             async with self._slots:
+                begun()
                 failure, result = await self._call(head, input)
         finally:
             self._open -= 1

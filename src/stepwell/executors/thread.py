@@ -10,10 +10,11 @@ import asyncio
 import contextlib
 import contextvars
 from collections import deque
+from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Thread
 
-from stepwell.executors.base import Body, contained
+from stepwell.executors.base import Body, contained, nobody
 from stepwell.model.errors import InvalidSetting
 
 Reply = bytes | BaseException | None
@@ -30,8 +31,9 @@ class ThreadExecutor:
         self._returns: _Returns | None = None
         self._closed = False
 
-    async def run(self, body: Body, input: bytes, context: contextvars.Context | None = None) -> bytes:
-        reply = await self._hand_over(body, input, contextvars.copy_context() if context is None else context)
+    async def run(self, body: Body, input: bytes, begun: Callable[[], None] = nobody) -> bytes:
+        begun()
+        reply = await self._hand_over(body, input, contextvars.copy_context())
         if isinstance(reply, bytes):
             return reply
         assert reply is not None, "only a cancelled call ends without an reply, and nobody awaits it"

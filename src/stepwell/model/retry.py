@@ -103,7 +103,9 @@ class Retry:
 
     @classmethod
     def unpacked(cls, packed: dict[str, Any]) -> Self:
-        return cls(**packed)
+        """The policy of a row. What a newer version may have added to it is not known here, and left out."""
+        known = {f.name for f in fields(cls) if f.init}
+        return cls(**{name: value for name, value in packed.items() if name in known})
 
 
 def _names(setting: str, given: Sequence[Matcher] | Matcher) -> tuple[str, ...]:

@@ -37,6 +37,8 @@ class Leadership:
                 await self.renew()
             except Unavailable as error:
                 log.warning("leadership waits for the database: %s", error)
+            except Exception:
+                log.exception("leadership failed")
             await asyncio.sleep(self._hold.total_seconds() / 2)
 
     async def renew(self) -> None:

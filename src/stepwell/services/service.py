@@ -61,7 +61,7 @@ class Services:
                 pause = 0.2
             except Unavailable as error:
                 log.warning("%s waits for the database: %s", service.name, error)
-                wait = pause
+                wait, pause = pause, min(pause * 2, 2.0)
             except Exception:
                 # Nothing was changed, or all of it: the next pass looks again.
                 log.exception("%s failed", service.name)

@@ -1,8 +1,7 @@
 """The schema, brought forward: numbered files, each applied once, all under one lock.
 
 Any number of processes may migrate at once: the first does the work in one transaction, the others wait
-for its lock and find nothing left to do. The lock is the transaction's own, so it works behind a pooler
-and is never left behind.
+for its lock and find nothing left to do. The lock is the transaction's own, so it is never left behind.
 """
 
 from __future__ import annotations
@@ -68,7 +67,9 @@ async def migrate(database: Database) -> list[Migration]:
     schema = database.schema
     if await version(database) == latest(schema):
         return []
-    connection = await database.connect(search_path="pg_catalog", statement_timeout="0", lock_timeout="60s")
+    connection = await database.connect(
+        answer=None, search_path="pg_catalog", statement_timeout="0", lock_timeout="60s"
+    )
     try:
         with reaching():
             async with connection.transaction():

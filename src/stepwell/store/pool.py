@@ -50,6 +50,9 @@ _AWAY = (
 )
 # The server took the transaction back by itself: it is certain that nothing was written.
 _TAKEN_BACK = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+# The driver heard the server's farewell, and not yet that the line is dead; or the server is a replica now,
+# and another is the primary: whoever asks again needs another line.
+_DEAD_LINE = (asyncpg.InternalClientError, asyncpg.ReadOnlySQLTransactionError)
 _TRIES = 5
 ANSWER = 30.0
 """Seconds to wait for an answer: a connection that is half open never gives one."""
@@ -131,8 +134,7 @@ class Database:
         connection = await pool.acquire()
         try:
             return await connection.fetch(sql, *arguments)
-        except asyncpg.InternalClientError:
-            # The driver lost its place: it heard the server's farewell, and not yet that the line is dead.
+        except _DEAD_LINE:
             _hang_up(connection)
             raise
         finally:
@@ -149,7 +151,7 @@ class Database:
                 await transaction.start()
                 yield Transaction(connection, self.statements)
                 await transaction.commit()
-            except (asyncio.CancelledError, TimeoutError, asyncpg.InternalClientError):
+            except (asyncio.CancelledError, TimeoutError, *_DEAD_LINE):
                 # No answer may ever come on it. To hang up rolls back as well, and waits for nobody.
                 _hang_up(connection)
                 raise
@@ -159,13 +161,17 @@ class Database:
             finally:
                 await _let_go(pool, connection)
 
-    async def connect(self, **settings: str) -> asyncpg.Connection[Row]:
-        """A connection of the caller's own, outside the pool."""
+    async def connect(self, *, answer: float | None = ANSWER, **settings: str) -> asyncpg.Connection[Row]:
+        """A connection of the caller's own, outside the pool. It waits `answer` seconds for each answer."""
         with reaching():
             connection = await asyncpg.connect(
-                self.dsn, timeout=10, command_timeout=ANSWER, server_settings=SESSION | settings
+                self.dsn, timeout=10, command_timeout=answer, server_settings=SESSION | settings
             )
-            await prepare(connection)
+            try:
+                await prepare(connection)
+            except BaseException:
+                connection.terminate()
+                raise
             return connection
 
     def _connected(self) -> asyncpg.Pool[Row]:

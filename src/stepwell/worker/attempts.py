@@ -34,10 +34,10 @@ class Runnable(Body, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Runs:
+class Bodies:
     """What a worker can run: a body by name, and the executor for it."""
 
-    bodies: Mapping[str, Runnable]
+    by_name: Mapping[str, Runnable]
     executors: Mapping[str, Executor]
 
     @property
@@ -64,9 +64,9 @@ class Attempt:
 
 
 class Attempts:
-    def __init__(self, runs: Runs, *, settle: Callable[[Claim, Outcome], None], ended: Callable[[], None]) -> None:
+    def __init__(self, bodies: Bodies, *, settle: Callable[[Claim, Outcome], None], ended: Callable[[], None]) -> None:
         """`settle` takes an outcome to the tables; `ended` is told when an attempt has left its slot."""
-        self._runs = runs
+        self._bodies = bodies
         self._settle = settle
         self._told_ended = ended
         self._under_way: dict[Claim, Attempt] = {}
@@ -82,7 +82,7 @@ class Attempts:
     @property
     def taken(self) -> int:
         """Slots that are not free: attempts, and threads that go on after theirs."""
-        return len(self._under_way) + self._runs.stuck
+        return len(self._under_way) + self._bodies.stuck
 
     def begin(self, claim: Claim) -> None:
         attempt = Attempt(Running(claim))
@@ -92,9 +92,6 @@ class Attempts:
         self._under_way[claim] = attempt
         self._idle.clear()
         attempt.task = asyncio.create_task(self._run(attempt))
-        if claim.timeout is not None:
-            seconds = claim.timeout.total_seconds()
-            self._later(seconds, attempt, lambda: self.end(attempt, timed_out(seconds)))
 
     def give_back(self, claim: Claim) -> None:
         """Release a claim without an attempt at it."""
@@ -143,12 +140,14 @@ class Attempts:
         self._idle.set()
 
     async def _run(self, attempt: Attempt) -> None:
-        body = self._runs.bodies[attempt.claim.name]
+        body = self._bodies.by_name[attempt.claim.name]
         outcome: Outcome
         try:
-            outcome = await run_task(attempt.running, body, self._runs.executors[body.executor])
-        except asyncio.CancelledError as error:
-            # If it was not us, the body cancelled the task it runs in, and would do so for ever if released.
+            executor = self._bodies.executors[body.executor]
+            outcome = await run_task(attempt.running, body, executor, begun=lambda: self._time(attempt))
+        except BaseException as error:
+            # A cancellation that was not ours: the body cancelled the task it runs in, and would do so for
+            # ever if it were released. Anything else is a mistake of ours, and must not leave the run running.
             outcome = failed(contained(error))
         for timer in attempt.timers:
             timer.cancel()
@@ -157,6 +156,12 @@ class Attempts:
             self._conclude(attempt, attempt.verdict)
         else:
             self._conclude(attempt, outcome)
+
+    def _time(self, attempt: Attempt) -> None:
+        """Its body begins now: what it waited for room before does not count."""
+        if (timeout := attempt.claim.timeout) is not None:
+            seconds = timeout.total_seconds()
+            self._later(seconds, attempt, lambda: self.end(attempt, timed_out(seconds)))
 
     def _left(self, attempt: Attempt) -> None:
         if self._under_way.pop(attempt.claim, None) is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
@@ -64,7 +64,9 @@ class DirectLink:
     async def leave(self) -> None:
         await workers.leave(self._database, self._identity.id)
 
-    def hear(self, *, work: Callable[[], None], cancelled: Callable[[], None]) -> Callable[[], None]:
+    def hear(
+        self, *, work: Callable[[], None], cancelled: Callable[[Container[str] | None], None]
+    ) -> Callable[[], None]:
         mine = None if self._identity.queues is None else frozenset(self._identity.queues)
 
         def heard(queues: Sequence[str] | None) -> None:
@@ -72,7 +74,9 @@ class DirectLink:
                 work()
 
         deaf_to_work = self._dispatch.subscribe(Channel.PENDING, heard)
-        deaf_to_cancels = self._dispatch.subscribe(Channel.CANCELLED, lambda _ids: cancelled())
+        deaf_to_cancels = self._dispatch.subscribe(
+            Channel.CANCELLED, lambda ids: cancelled(None if ids is None else frozenset(ids))
+        )
 
         def end() -> None:
             deaf_to_work()

@@ -42,6 +42,7 @@ class Lease:
         self._loss: asyncio.TimerHandle | None = None
         self._is_lost = False
         self._is_given_up = False
+        self._is_released = False
 
     async def hold(self) -> None:
         """Take the lease; returns once it is held, however long that takes."""
@@ -56,9 +57,10 @@ class Lease:
             await self._over
 
     async def fails(self) -> None:
-        """Returns when the lease is released; raises what ended its thread otherwise."""
+        """Raises what ended the lease's thread, if anything did; never returns."""
         if self._over is not None:
             await asyncio.shield(self._over)
+        await asyncio.Event().wait()
 
     def give_up(self) -> None:
         """Wait no longer for a lease that is not held yet."""
@@ -68,6 +70,7 @@ class Lease:
 
     async def release(self) -> None:
         """Stop renewing. The lease then runs out by itself, unless the worker leaves."""
+        self._is_released = True
         if self._thread is not None:
             self._stop()
             await asyncio.to_thread(self._thread.join, 2)
@@ -94,6 +97,8 @@ class Lease:
         stopped = asyncio.Event()
         loop = asyncio.get_running_loop()
         self._stop = lambda: _call(loop, stopped.set)
+        if self._is_released:
+            return  # before there was anything to stop
         pause = self._length / _SHARE
         while not stopped.is_set():
             try:

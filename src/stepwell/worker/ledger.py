@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from stepwell.model.errors import Unavailable
 from stepwell.model.ids import RunId
-from stepwell.model.outcome import Failed, Outcome
+from stepwell.model.outcome import Completed, Failed, Outcome
 from stepwell.model.run import Claim, Error, Reason
 from stepwell.telemetry import Telemetry, log
 from stepwell.worker.link import Link, Settlement
@@ -52,15 +52,16 @@ class Ledger:
                 await self._settle(group)
             self._empty.set()
 
-    async def _settle(self, group: Sequence[Settlement]) -> None:
+    async def _settle(self, group: Sequence[Settlement], *, repeated: bool = False) -> None:
         """Settle a group, for as long as it takes. If it is refused as a whole, one by one."""
         try:
-            lost = await self._insist(group)
+            lost = await self._insist(group, repeated=repeated)
         except Exception as error:
             if len(group) > 1:
                 log.warning("settling %d outcomes together failed, going one by one: %s", len(group), error)
                 for each in group:
-                    await self._settle([each])
+                    # An earlier try of the group may have lost its answer only.
+                    await self._settle([each], repeated=True)
                 return
             lost = await self._give_up(group[0], error)
         for claim, _ in group:
@@ -69,8 +70,8 @@ class Ledger:
         if lost:
             log.warning("%d outcomes were refused: their claims are lost", len(lost))
 
-    async def _insist(self, group: Sequence[Settlement]) -> set[RunId]:
-        pause, repeated = 0.05, False
+    async def _insist(self, group: Sequence[Settlement], *, repeated: bool) -> set[RunId]:
+        pause = 0.05
         while True:
             try:
                 return await self._link.settle(group, repeated=repeated)
@@ -82,10 +83,11 @@ class Ledger:
                 pause = min(pause * 2, 1.0)
 
     async def _give_up(self, settlement: Settlement, cause: Exception) -> set[RunId]:
-        """An outcome the database will not take, for a reason that will not pass, fails its attempt."""
+        """A result the database will not take, for a reason that will not pass, fails its attempt."""
         claim, outcome = settlement
         log.error("the outcome of %s %s cannot be stored: %s", claim.name, claim.id, cause)
-        if isinstance(outcome, Failed):
+        if not isinstance(outcome, Completed):
+            # There is nothing of the user's in it: the fault is ours or the schema's.
             raise cause
-        error = Error(type(cause).__name__, f"the outcome cannot be stored: {cause}", Reason.GAVE_UP)
-        return await self._insist([(claim, Failed(error))])
+        error = Error(type(cause).__name__, f"the result cannot be stored: {cause}", Reason.GAVE_UP)
+        return await self._insist([(claim, Failed(error))], repeated=True)

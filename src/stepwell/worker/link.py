@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -41,8 +41,10 @@ class Link(Protocol):
         """Give up the lease: this worker is gone."""
         ...
 
-    def hear(self, *, work: Callable[[], None], cancelled: Callable[[], None]) -> Callable[[], None]:
-        """Be told that there may be work, or that a claim may be lost; the answer ends it."""
+    def hear(
+        self, *, work: Callable[[], None], cancelled: Callable[[Container[str] | None], None]
+    ) -> Callable[[], None]:
+        """Be told that there may be work, or which runs were cancelled (None: any); the answer ends it."""
         ...
 
     @property

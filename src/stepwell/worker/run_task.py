@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from stepwell.context import Running, running
-from stepwell.executors.base import Body, Executor, ProcessDied, message_text, traceback_text, type_names
-from stepwell.model.errors import NotDecodable, NotEncodable
+from stepwell.executors.base import Body, Executor, ProcessDied, code_text, message_text, traceback_text, type_names
+from stepwell.model.errors import NotEncodable
 from stepwell.model.outcome import Completed, Failed, Outcome, Snoozed
 from stepwell.model.raised import Fatal, Snooze
 from stepwell.model.run import Error, Reason
 
 
-async def run_task(attempt: Running, body: Body, executor: Executor) -> Outcome:
+async def run_task(attempt: Running, body: Body, executor: Executor, *, begun: Callable[[], None]) -> Outcome:
     """How the attempt ended. Raises only CancelledError, when the worker itself ends it."""
     running.set(attempt)
     try:
-        return Completed(await executor.run(body, attempt.claim.input))
+        return Completed(await executor.run(body, attempt.claim.input, begun))
     except asyncio.CancelledError:
         raise
     except Snooze as snooze:
@@ -31,12 +32,11 @@ def failed(error: BaseException) -> Failed:
 
 def _described(error: BaseException) -> Error:
     names = type_names(error)
-    code = getattr(error, "code", None)
     return Error(
         type=names[0],
         message=message_text(error),
         reason=_reason(error),
-        code=code if isinstance(code, str) else None,
+        code=code_text(error),
         traceback=traceback_text(error),
         types=names,
     )
@@ -44,8 +44,7 @@ def _described(error: BaseException) -> Error:
 
 def _reason(error: BaseException) -> Reason:
     match error:
-        case Fatal() | NotDecodable() | NotEncodable():
-            # Another attempt would read the same input and give the same result.
+        case Fatal() | NotEncodable():
             return Reason.GAVE_UP
         case ProcessDied():
             return Reason.WORKER_LOST

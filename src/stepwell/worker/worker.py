@@ -12,7 +12,7 @@ released; one it no longer gives to us (cancelled, reaped) is lost, and its atte
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Container
 from datetime import timedelta
 from typing import Any
 
@@ -22,7 +22,7 @@ from stepwell.model.ids import new_claim_id
 from stepwell.model.outcome import Released
 from stepwell.model.run import Claim, Claimed
 from stepwell.telemetry import Telemetry, log
-from stepwell.worker.attempts import CLEANUP, Attempts, Runs
+from stepwell.worker.attempts import CLEANUP, Attempts, Bodies
 from stepwell.worker.lease import Lease
 from stepwell.worker.ledger import Ledger
 from stepwell.worker.link import Link
@@ -39,7 +39,7 @@ FLUSH = 10.0
 
 
 class Worker:
-    def __init__(self, link: Link, runs: Runs, telemetry: Telemetry, *, slots: int, lease: timedelta) -> None:
+    def __init__(self, link: Link, bodies: Bodies, telemetry: Telemetry, *, slots: int, lease: timedelta) -> None:
         self._link = link
         self._telemetry = telemetry
         self._slots = slots
@@ -49,7 +49,7 @@ class Worker:
         self._work = asyncio.Event()
         self._room = asyncio.Event()
         self._look = asyncio.Event()
-        self._attempts = Attempts(runs, settle=self._ledger.add, ended=self._room.set)
+        self._attempts = Attempts(bodies, settle=self._ledger.add, ended=self._room.set)
         self._uncertain = False
         self._held = False
         self._stopping = False
@@ -59,11 +59,12 @@ class Worker:
 
     async def run(self) -> None:
         """Work until `stop`. Any part that ends by itself ends the worker: none may die unseen."""
-        unhear = self._link.hear(work=self._work.set, cancelled=self._look.set)
+        unhear = self._link.hear(work=self._work.set, cancelled=self._cancelled)
         try:
             await self._lease.hold()
-            self._held = True
-            self._telemetry.tell("worker.ready")
+            if not self._stopping:
+                self._held = True
+                self._telemetry.tell("worker.ready")
             async with beside(self._ledger.run(), self._watch(), self._lease.fails()):
                 await self._claim()
                 await _within(FLUSH, self._flushed())
@@ -80,7 +81,7 @@ class Worker:
         self._lease.give_up()
         self._work.set()
         self._room.set()
-        if self._patience is not None:
+        if self._patience is not None and self._patience.when() is None:
             # A database that does not answer must not keep us. What it claims is found in the table, or reaped.
             self._patience.reschedule(asyncio.get_running_loop().time() + CLEANUP)
         if grace > 0:
@@ -130,8 +131,8 @@ class Worker:
         async with self._claiming:
             claimed = await self._ask(limit)
             for claim in claimed.claims:
-                # It was on its way when `stop` looked at the attempts, and would be bound by no grace.
-                if self._stopping:
+                # It was on its way when `stop`, or the loss of the lease, ended all that there was.
+                if self._stopping or not self._held:
                     self._attempts.give_back(claim)
                 else:
                     self._attempts.begin(claim)
@@ -169,9 +170,18 @@ class Worker:
         self._room.set()
         self._look.set()
 
+    def _cancelled(self, ids: Container[str] | None) -> None:
+        if ids is None or any(run_id.hex in ids for run_id, _ in self._attempts.known):
+            self._look.set()
+
     async def _watch(self) -> None:
+        idle = 0.0
         while True:
-            await _within(WATCH if self._attempts.known or self._uncertain else WATCH_IDLE, self._look.wait())
+            await _within(WATCH, self._look.wait())
+            idle += WATCH
+            if not (self._look.is_set() or self._attempts.known or self._uncertain or idle >= WATCH_IDLE):
+                continue
+            idle = 0.0
             self._look.clear()
             try:
                 await self.compare()

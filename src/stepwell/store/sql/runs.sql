@@ -368,7 +368,8 @@ select r.*
 -- name: next_due
 -- Seconds until the next scheduled or expiring run; nothing when none waits for time.
 select extract(epoch from least(
-           (select r.due_at from stepwell.runs r where r.due_at is not null order by r.due_at limit 1),
+           (select r.due_at from stepwell.runs r
+             where r.due_at is not null and r.state in ('scheduled', 'waiting') order by r.due_at limit 1),
            (select r.expires_at from stepwell.runs r
              where r.expires_at is not null and r.state <> 'running' order by r.expires_at limit 1)
        ) - stepwell.now())::float8 as seconds;

@@ -265,6 +265,7 @@ $function$;
 CREATE OR REPLACE FUNCTION stepwell.make_partition(parent text, day date)
  RETURNS boolean
  LANGUAGE plpgsql
+ SET lock_timeout TO '100ms'
 AS $function$
 declare
     part  text := parent || to_char(day, '_YYYYMMDD');
@@ -281,7 +282,7 @@ begin
     execute format('alter table stepwell.%I attach partition stepwell.%I for values from (%L) to (%L)',
                    parent, part, low, high);
     return true;
-exception when check_violation then
+exception when check_violation or lock_not_available then
     return false;
 end
 $function$;

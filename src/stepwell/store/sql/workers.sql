@@ -1,12 +1,14 @@
 -- workers: a worker and its lease.
 
 -- name: renew_lease
--- One row per worker, whatever it runs. The row is written whole, so a pruned worker is back at once.
+-- One row per worker, whatever it runs. The row is written whole, so a pruned worker is back at once; one
+-- that has left is not, however late its last renewal arrives.
 insert into stepwell.workers as w (id, name, host, pid, version, queues, slots, lease_until)
 values (:id::uuid, :name, :host, :pid::int, :version, :queues::text[], :slots::int,
         stepwell.now() + :lease::interval)
     on conflict (id) do update
    set lease_until = excluded.lease_until
+ where w.stopped_at is null
 returning w.id;
 
 -- name: leave

@@ -237,10 +237,12 @@ create trigger attempts_never_change before update or delete on stepwell.attempt
 create trigger events_never_change before update or delete on stepwell.events
     for each statement execute function stepwell.refuse_change();
 
--- One day's partition of one table, made apart and attached: attaching does not lock out readers or
--- writers of the parent. A day whose rows already stand in the default partition stays there.
+-- One day's partition of one table. A day whose rows already stand in the default partition stays there.
+-- To attach it the default partition is locked for a moment, and whoever reads queues up behind that lock:
+-- if it cannot be had at once, not now. There are days left to try again.
 create function stepwell.make_partition(parent text, day date) returns boolean
     language plpgsql
+    set lock_timeout = '100ms'
     as $$
 declare
     part  text := parent || to_char(day, '_YYYYMMDD');
@@ -257,7 +259,7 @@ begin
     execute format('alter table stepwell.%I attach partition stepwell.%I for values from (%L) to (%L)',
                    parent, part, low, high);
     return true;
-exception when check_violation then
+exception when check_violation or lock_not_available then
     return false;
 end
 $$;

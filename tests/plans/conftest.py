@@ -22,15 +22,18 @@ def survey(server: str, template: str, tmp_path_factory: pytest.TempPathFactory)
     if "PYTEST_XDIST_WORKER" in os.environ:
         shared = shared.parent
     found = shared / "plans.json"
-    with (shared / "plans.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    # Two locks: one is held while it is made, the other for as long as it is used.
+    with (shared / "plans.making").open("w") as making, (shared / "plans.using").open("w") as using:
+        fcntl.flock(making, fcntl.LOCK_EX)
+        fcntl.flock(using, fcntl.LOCK_SH)
         if not found.exists():
             found.write_bytes(msgspec.json.encode(asyncio.run(_made(server, template))))
         survey = msgspec.json.decode(found.read_bytes(), type=Survey)
-        fcntl.flock(lock, fcntl.LOCK_SH)
+        fcntl.flock(making, fcntl.LOCK_UN)
         yield survey
+        fcntl.flock(making, fcntl.LOCK_EX)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(using, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return
         found.unlink()

@@ -134,7 +134,8 @@ class Database:
         connection = await pool.acquire()
         try:
             return await connection.fetch(sql, *arguments)
-        except _DEAD_LINE:
+        except (asyncio.CancelledError, TimeoutError, *_DEAD_LINE):
+            # No answer may ever come on it, and to ask the server to stop is to wait for another.
             _hang_up(connection)
             raise
         finally:

@@ -128,22 +128,22 @@ class Worker:
 
     async def _take(self, limit: int) -> bool:
         """Claim and begin; whether there may be more."""
-        async with self._claiming:
-            claimed = await self._ask(limit)
-            for claim in claimed.claims:
-                # It was on its way when `stop`, or the loss of the lease, ended all that there was.
-                if self._stopping or not self._held:
-                    self._attempts.give_back(claim)
-                else:
-                    self._attempts.begin(claim)
+        claimed = await self._ask(limit)
         if claimed.claims:
             self._telemetry.tell("worker.claimed", claims=claimed.claims)
         return claimed.more
 
     async def _ask(self, limit: int) -> Claimed:
         try:
-            async with asyncio.timeout(None) as self._patience:
-                return await self._link.claim(new_claim_id(), limit, alone=not self._attempts.alone)
+            async with asyncio.timeout(None) as self._patience, self._claiming:
+                claimed = await self._link.claim(new_claim_id(), limit, alone=not self._attempts.alone)
+                for claim in claimed.claims:
+                    # It was on its way when `stop`, or the loss of the lease, ended all that there was.
+                    if self._stopping or not self._held:
+                        self._attempts.give_back(claim)
+                    else:
+                        self._attempts.begin(claim)
+                return claimed
         finally:
             self._patience = None
 

@@ -52,7 +52,7 @@ FINISHING = frozenset({"complete_runs", "fail_runs"})
 
 
 def plan(settlements: Sequence[Settlement], *, noise: Callable[[], float] = random.random) -> list[Batch]:
-    """The statements that settle these, in one order for everyone: two settlers never wait in a circle."""
+    """The statements that settle these, in one order for everyone: two settlers hardly ever wait in a circle."""
     batches: dict[str, Batch] = {}
     completed: list[tuple[Claim, bytes]] = []
     for claim, outcome in sorted(settlements, key=_by_id):

@@ -83,8 +83,8 @@ async def test_settles_and_cancels_over_shuffled_overlapping_batches_move_every_
                     done = await settle.apply(tx, planned)
                 moved.extend(done.moved)
                 return
-            except Unavailable as error:
-                assert "DeadlockDetected" in str(error)
+            except Unavailable:
+                continue
         pytest.fail("ten times in a circle")
 
     async def canceller() -> None:

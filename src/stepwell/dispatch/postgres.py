@@ -37,7 +37,7 @@ class PostgresDispatch:
         self._database = database
         self._names = {channel: f"{database.schema}_{channel}" for channel in Channel}
         self._hears: dict[Channel, list[Hear]] = {channel: [] for channel in Channel}
-        self._outbox: dict[tuple[Channel, str], None] = {}
+        self._outbox: dict[Channel, dict[str, None]] = {}
         self._stirred = asyncio.Event()
         self._ponged = asyncio.Event()
         self._wire: asyncio.Task[None] | None = None
@@ -52,9 +52,9 @@ class PostgresDispatch:
         return bool(self._listening)
 
     def announce(self, channel: Channel, what: Iterable[str]) -> None:
-        told = dict.fromkeys((channel, each) for each in what)
+        told = dict.fromkeys(what)
         if told:
-            self._outbox |= told
+            self._outbox.setdefault(channel, {}).update(told)
             self._stir()
 
     def subscribe(self, channel: Channel, hear: Hear) -> Callable[[], None]:
@@ -130,10 +130,7 @@ class PostgresDispatch:
 
     async def _send(self, connection: asyncpg.Connection[Row]) -> None:
         outbox, self._outbox = self._outbox, {}
-        told: dict[Channel, list[str]] = {}
-        for channel, what in outbox:
-            told.setdefault(channel, []).append(what)
-        letters = [(self._names[channel], text) for channel, whats in told.items() for text in _letters(whats)]
+        letters = [(self._names[channel], text) for channel, whats in outbox.items() for text in _letters(whats)]
         await self._wake(connection, letters)
 
     async def _ping(self, connection: asyncpg.Connection[Row]) -> None:
@@ -160,14 +157,15 @@ class PostgresDispatch:
             hear(what)
 
 
-def _letters(whats: list[str]) -> list[str]:
+def _letters(whats: Iterable[str]) -> list[str]:
     """As few payloads as the words fit into."""
-    letters, size = [""], 0
+    letters: list[list[str]] = [[]]
+    size = 0
     for what in whats:
-        needs = len(what.encode()) + 1
+        needs = (len(what) if what.isascii() else len(what.encode())) + 1
         if size and size + needs > _PAYLOAD:
-            letters.append("")
+            letters.append([])
             size = 0
-        letters[-1] += _SEPARATOR + what if size else what
+        letters[-1].append(what)
         size += needs
-    return letters
+    return [_SEPARATOR.join(each) for each in letters]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from stepwell.context import Running
-from stepwell.executors.base import Body, Executor, contained
+from stepwell.executors.base import Body, Executor, contained, nobody
 from stepwell.model.ids import ClaimId, RunId
 from stepwell.model.outcome import Completed, Outcome, Released
 from stepwell.model.run import Claim
@@ -101,7 +101,8 @@ class Attempts:
     def forget(self, claim: Claim) -> None:
         """The tables have its outcome, or have refused it."""
         self.known.discard((claim.id, claim.claim_id))
-        self.alone.discard((claim.id, claim.claim_id))
+        if claim.alone:
+            self.alone.discard((claim.id, claim.claim_id))
 
     def end(self, attempt: Attempt, verdict: Outcome | None) -> None:
         """End an attempt from outside; with no verdict its claim is lost.
@@ -144,7 +145,8 @@ class Attempts:
         outcome: Outcome
         try:
             executor = self._bodies.executors[body.executor]
-            outcome = await run_task(attempt.running, body, executor, begun=lambda: self._time(attempt))
+            begun = nobody if attempt.claim.timeout is None else lambda: self._time(attempt)
+            outcome = await run_task(attempt.running, body, executor, begun=begun)
         except BaseException as error:
             # A cancellation that was not ours: the body cancelled the task it runs in, and would do so for
             # ever if it were released. Anything else is a mistake of ours, and must not leave the run running.

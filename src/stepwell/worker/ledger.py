@@ -21,8 +21,8 @@ GROUP = 500
 
 
 class Ledger:
-    def __init__(self, link: Link, telemetry: Telemetry, *, settled: Callable[[Claim], None]) -> None:
-        """`settled` is called for each claim once the tables have its outcome, or have refused it."""
+    def __init__(self, link: Link, telemetry: Telemetry, *, settled: Callable[[Sequence[Settlement]], None]) -> None:
+        """`settled` is told of each group once the tables have its outcomes, or have refused them."""
         self._link = link
         self._telemetry = telemetry
         self._settled = settled
@@ -64,8 +64,7 @@ class Ledger:
                     await self._settle([each], repeated=True)
                 return
             lost = await self._give_up(group[0], error)
-        for claim, _ in group:
-            self._settled(claim)
+        self._settled(group)
         self._telemetry.tell("worker.settled", settlements=group, lost=lost)
         if lost:
             log.warning("%d outcomes were refused: their claims are lost", len(lost))

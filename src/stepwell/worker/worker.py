@@ -12,7 +12,7 @@ released; one it no longer gives to us (cancelled, reaped) is lost, and its atte
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Container
+from collections.abc import Awaitable, Container, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -20,12 +20,12 @@ from stepwell.beside import beside
 from stepwell.model.errors import Unavailable
 from stepwell.model.ids import new_claim_id
 from stepwell.model.outcome import Released
-from stepwell.model.run import Claim, Claimed
+from stepwell.model.run import Claimed
 from stepwell.telemetry import Telemetry, log
 from stepwell.worker.attempts import CLEANUP, Attempts, Bodies
 from stepwell.worker.lease import Lease
 from stepwell.worker.ledger import Ledger
-from stepwell.worker.link import Link
+from stepwell.worker.link import Link, Settlement
 
 BATCH = 200
 """The most claims of one call: more made the group commit slower, not faster."""
@@ -152,11 +152,12 @@ class Worker:
             return 0
         return self._slots - self._attempts.taken
 
-    def _settled(self, claim: Claim) -> None:
-        self._attempts.forget(claim)
+    def _settled(self, group: Sequence[Settlement]) -> None:
+        for claim, _ in group:
+            self._attempts.forget(claim)
+            if claim.alone:
+                self._work.set()  # there may be another that had to wait for this one
         self._room.set()  # a full ledger takes no claims either
-        if claim.alone:
-            self._work.set()  # there may be another that had to wait for this one
 
     # -- lease and watch
 

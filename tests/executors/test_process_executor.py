@@ -4,16 +4,19 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
 
 import executor_bodies as bodies
+import msgspec
 import pytest
 from executor_bodies import defined
 
 from stepwell.executors.base import BodyExited, ProcessDied, RemoteError, traceback_text, type_names
+from stepwell.executors.frames import Call, Start, Target, pack
 from stepwell.executors.process import ProcessExecutor, importable
 from stepwell.model.errors import InvalidSetting, NotEncodable
 from stepwell.model.raised import Fatal, Snooze
@@ -270,3 +273,20 @@ def test_what_cannot_be_found_by_name_is_refused_with_the_reason() -> None:
 async def test_a_body_that_cannot_be_found_by_name_is_not_called(processes) -> None:
     with pytest.raises(InvalidSetting, match="lambda"):
         await result(processes, lambda: None)
+
+
+async def test_a_child_ends_when_its_parent_dies_with_an_answer_unread() -> None:
+    """The line then ends by a reset, not by its end: a child once lived on for ever."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, "-P", "-m", "stepwell.executors.child", str(theirs.fileno()), pass_fds=(theirs.fileno(),),
+            start_new_session=True,
+        )  # fmt: skip
+    target = Target(name="getpid", module="os", path=None, qualname="getpid")
+    ours.sendall(b"".join(pack(msgspec.json.encode(Start(path=sys.path)))))
+    ours.sendall(b"".join(pack(msgspec.json.encode(Call(target, None)), b"{}")))
+    ours.recv(1, socket.MSG_PEEK)  # the answer is here, and nobody reads it
+    ours.close()
+    async with asyncio.timeout(10):
+        assert await child.wait() != 0

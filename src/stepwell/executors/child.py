@@ -80,11 +80,15 @@ def _receive(frames: BufferedReader, calls: Calls) -> None:
 
 
 def _read(frames: BufferedReader) -> tuple[bytes, bytes]:
-    lengths = frames.read(LENGTHS.size)
-    if len(lengths) < LENGTHS.size:
+    try:
+        lengths = frames.read(LENGTHS.size)
+        if len(lengths) < LENGTHS.size:
+            _end()
+        head, body = LENGTHS.unpack(lengths)
+        return frames.read(head), frames.read(body)
+    except OSError:
+        # A parent that dies with an answer of ours unread ends the line by a reset, not by its end.
         _end()
-    head, body = LENGTHS.unpack(lengths)
-    return frames.read(head), frames.read(body)
 
 
 def _end() -> Never:

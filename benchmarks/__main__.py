@@ -1,5 +1,5 @@
 """`python -m benchmarks`"""
 
-from benchmarks.foundation import main
+from benchmarks.peers import main
 
 main()

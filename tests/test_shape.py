@@ -44,6 +44,7 @@ WORDS = {
 # Excuses: "file" or "file:name" -> reason.
 LONG_STATEMENTS = {
     "claim_runs": "one round trip finds the queues, skips the paused, locks and takes: the plan tests need it whole",
+    "exchange_runs": "one round trip and one commit complete what is done and claim what is next: the hot path",
 }
 IMPORTS_IN_FUNCTIONS = {
     "cli/": "a command that prints no table and runs no loop starts without rich and uvloop",
@@ -61,10 +62,16 @@ BROAD_EXCEPTS = {
     "executors/child.py": "user code in a process of its own: whatever it raises is the answer",
     "executors/process.py:_call": "kills the child of a call that is given up, and raises again",
     "executors/thread.py": "user code in a thread: whatever it raises is the answer",
-    "services/service.py:_repeat": "a service goes on; the error is logged with its traceback",
+    "services/service.py:_for_ever": "a service goes on; the error is logged with its traceback",
     "store/pool.py": "rolls back or hangs up, and raises again",
     "services/leader.py:run": "leadership only saves work: without it nothing is wrong",
-    "worker/attempts.py:_run": "whatever happens to an attempt ends as its outcome, and no run is left running",
+    "starting.py:_fly": "a group that is refused is started one by one, and every caller hears of its own",
+    "worker/attempts.py:_step": "the first step of user code: whatever it raises is its outcome",
+    "worker/attempts.py:_to_the_end": "whatever happens to an attempt ends as its outcome, and no run is left running",
+    "worker/lanes.py:_asking": "notes that there may be a claim of which nobody heard, and raises again",
+    "worker/lanes.py:_exchange": "what an exchange did not get through is settled apart, and no outcome is dropped",
+    "worker/lanes.py:_look": "says that the look failed, and raises again",
+    "worker/steps.py:__await__": "what is thrown at the task is thrown into the body that has it to itself",
     "executors/base.py:code_text": "an attribute of the user's own exception",
     "executors/base.py:traceback_text": "frames and notes of the user's own exception",
     "store/embedded.py:ensure": "lets go of its hold, and raises again",
@@ -80,6 +87,7 @@ CLOCKS = {
 }
 RANDOM = {
     "engine/settle.py": "the noise that spreads delays; it names nothing",
+    "worker/frontier.py": "which of too many busy queues come first; it names nothing",
 }
 COMPOSED_SQL = {
     "store/migrate.py:_record": "a number and a name from our own file names, checked by their pattern",

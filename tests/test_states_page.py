@@ -13,8 +13,8 @@ HEAD = """\
 # The states of a run
 
 Drawn from `model/states.py` by `tests/test_states_page.py`. Every arrow bears the name of its statement in
-`store/sql/runs.sql`, and there are no others: each statement is tried against every state, and either moves as drawn
-here or changes nothing.
+`store/sql/starts.sql` or `runs.sql`, and there are no others: each statement is tried against every state, and either
+moves as drawn here or changes nothing.
 
 """
 

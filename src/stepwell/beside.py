@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -43,3 +43,13 @@ async def beside(*parts: Coroutine[Any, Any, None], may_end: bool = False) -> As
         await asyncio.gather(*tasks, return_exceptions=True)
     if failed:
         raise failed[0]
+
+
+async def within(seconds: float | None, waiting: Awaitable[Any]) -> bool:
+    """Wait, but no longer than that; whether it came in time."""
+    try:
+        async with asyncio.timeout(seconds):
+            await waiting
+    except TimeoutError:
+        return False
+    return True

@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from datetime import timedelta
+from itertools import islice
 from typing import TypeVar
 from uuid import UUID
 
 from stepwell.dispatch.base import Channel, Dispatch
 from stepwell.engine import reads, runs
-from stepwell.model.errors import Unavailable
+from stepwell.model.errors import KeyConflict, Unavailable
 from stepwell.model.ids import RunId, new_run_id
-from stepwell.model.run import NO_FAMILY, Attempt, Family, Filter, Finished, Page, RunInfo, Start
+from stepwell.model.run import Attempt, Filter, Finished, Page, RunInfo, Start
+from stepwell.starting import Starting
 from stepwell.store.pool import Database
 from stepwell.waiting import Waiting
 
 T = TypeVar("T")
 
+NOTHING = timedelta(0)
 PATIENCE = 15.0
 """Seconds for which a verb outlasts a database that is away, before it raises Unavailable."""
 MOST = 5_000
 """Runs of one statement: enough to be fast, and a bound on what one call can hold up."""
+COPY = 20_000
+"""Runs of one copy: it ends long before a statement's time is out, and then others on the event loop have a turn."""
+BULK = 500
+"""From this many on, plain starts are copied into the table."""
+
+
+class NotPlain(Exception):
+    """A start that cannot be copied was among those to be."""
 
 
 class Client:
@@ -29,31 +41,81 @@ class Client:
         self._database = database
         self._dispatch = dispatch
         self._waiting = Waiting(database, dispatch)
+        self._starting = Starting(self._start_all)
 
     async def close(self) -> None:
         await self._waiting.close()
 
-    async def start(self, starts: Sequence[Start], family: Family = NO_FAMILY) -> list[RunId]:
-        """Accept these runs, all of them or none; the id each start led to."""
-        ids = await self._patiently(lambda again: self._start(starts, family, again=again))
-        self._dispatch.announce(
-            Channel.PENDING, {each.queue for each in starts if each.delay is None and each.at is None}
-        )
+    async def start(self, start: Start) -> RunId:
+        """Accept a run; the id it led to, which with a key may be another's."""
+        if not start.is_plain:
+            return (await self._start_all([start]))[0]
+        await self._starting.start(start)
+        return start.id
+
+    async def start_many(self, starts: Iterator[Start], count: int) -> list[tuple[Start, RunId]]:
+        """Accept about `count` runs, all of them or none; each with the id it led to."""
+        if count < BULK:
+            made = list(starts)
+            return list(zip(made, await self._start_unique(made), strict=True))
+        made = []
+        try:
+            async with self._database.transaction() as tx:
+                begun = -1
+                while begun < len(made):
+                    begun = len(made)
+                    await runs.start_plain(tx, _plain(islice(starts, COPY), made))
+        except NotPlain:
+            made.extend(starts)
+            return list(zip(made, await self._start_unique(made), strict=True))
+        except Unavailable:
+            made.extend(starts)
+            await self._patiently(lambda _again: self._insert(made, again=True))
+        self._tell(made)
+        return [(each, each.id) for each in made]
+
+    async def _start_unique(self, starts: Sequence[Start]) -> list[RunId]:
+        """Starts with the same key lead to the same run."""
+        first: dict[str, Start] = {}
+        for start in starts:
+            if start.key is not None and first.setdefault(start.key, start).digest != start.digest:
+                raise KeyConflict(start.key, first[start.key].id)
+        if not first:
+            return await self._start_all(starts)
+        unique = [each for each in starts if each.key is None or first[each.key] is each]
+        ids = dict(zip((each.id for each in unique), await self._start_all(unique), strict=True))
+        return [ids[each.id if each.key is None else first[each.key].id] for each in starts]
+
+    async def _start_all(self, starts: Sequence[Start]) -> list[RunId]:
+        if not starts:
+            return []
+        ids = await self._patiently(lambda again: self._insert(starts, again=again))
+        self._tell(starts)
         return ids
 
-    async def _start(self, starts: Sequence[Start], family: Family, *, again: bool) -> list[RunId]:
+    async def _insert(self, starts: Sequence[Start], *, again: bool) -> list[RunId]:
         together = len(starts) <= MOST and (len(starts) == 1 or all(each.key is None for each in starts))
         if together and not again:
-            return await runs.start(self._database, starts, family)
+            return await runs.start(self._database, starts)
         async with self._database.transaction() as tx:
             ids: list[RunId] = []
             for first in range(0, len(starts), MOST):
-                ids += await runs.start(tx, starts[first : first + MOST], family)
+                ids += await runs.start(tx, starts[first : first + MOST])
             if again:
                 # The first try may have committed, and its runs have finished since.
                 await runs.undo_finished_starts(tx, [each.id for each in starts])
                 await runs.note_repeated_starts(tx, [each.id for each in starts])
         return ids
+
+    def _tell(self, started: Sequence[Start]) -> None:
+        self._waiting.started(each.id for each in started if each.key is None)
+        now = {each.queue for each in started if each.delay is None and each.at is None}
+        self._dispatch.announce(Channel.PENDING, now)
+        # Who leads `due` reckons by its own clock only when to look: for a time of day, at once.
+        waits = {each.delay or NOTHING for each in started if each.delay is not None or each.at is not None}
+        waits |= {each.expires for each in started if each.expires is not None}
+        if waits:
+            self._dispatch.announce(Channel.SCHEDULED, [f"{min(waits).total_seconds():.3f}"])
 
     async def retry(self, run_id: UUID) -> RunId:
         new_id = new_run_id()
@@ -106,3 +168,12 @@ class Client:
                 again = True
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 1.0)
+
+
+def _plain(starts: Iterator[Start], made: list[Start]) -> Iterator[Start]:
+    """Those starts, noted as they are made, as long as they are plain."""
+    for start in starts:
+        made.append(start)
+        if not start.is_plain:
+            raise NotPlain
+        yield start

@@ -12,7 +12,7 @@ import msgspec
 
 from stepwell.model.errors import UsageError
 from stepwell.model.ids import ClaimId, RunId
-from stepwell.model.run import NO_FAMILY, Claim, Family
+from stepwell.model.run import Claim
 
 
 @dataclass(eq=False)
@@ -76,12 +76,12 @@ def _here() -> Running:
     return here
 
 
-def family() -> Family:
-    """Whose child a run started here would be."""
+def family() -> tuple[UUID | None, UUID | None]:
+    """Whose child a run started here would be: its parent, and the first of the line."""
     here = running.get()
     if here is None:
-        return NO_FAMILY
-    return Family(here.claim.id, here.claim.root_id or here.claim.id)
+        return None, None
+    return here.claim.id, here.claim.root_id or here.claim.id
 
 
 class _Carried(msgspec.Struct, array_like=True):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from hashlib import blake2b
@@ -22,7 +22,7 @@ from stepwell.codec import Signature, encode, encode_call
 from stepwell.context import family
 from stepwell.handle import Opened, Run, SyncRun
 from stepwell.model.duration import Duration, duration
-from stepwell.model.errors import DuplicateName, InvalidSetting, KeyConflict, NotEncodable, UnknownName, WrongUse
+from stepwell.model.errors import DuplicateName, InvalidSetting, NotEncodable, UnknownName, WrongUse
 from stepwell.model.ids import new_run_id
 from stepwell.model.retry import DEFAULT, Retry
 from stepwell.model.run import Start
@@ -110,44 +110,42 @@ class Definition(Generic[R]):
 
     def _start(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options) -> Start:
         input = self._encode(args, kwargs)
+        parent_id, root_id = family()
         return Start(
-            id=new_run_id(),
-            name=self.name,
-            queue=options.queue,
-            priority=options.priority,
-            input=input,
-            retry=options.packed_retry,
-            key=options.key,
-            digest=None if options.key is None else _digest(self.name, input),
-            tags=options.packed_tags,
-            timeout=options.timeout,  # type: ignore[arg-type]  # timedeltas since __post_init__
-            delay=options.delay,  # type: ignore[arg-type]  # likewise
-            at=options.at,
-            expires=options.expires,  # type: ignore[arg-type]  # likewise
+            new_run_id(),
+            self.name,
+            options.queue,
+            options.priority,
+            input,
+            options.packed_retry,
+            options.key,
+            None if options.key is None else _digest(self.name, input),
+            options.packed_tags,
+            options.timeout,  # type: ignore[arg-type]  # timedeltas since __post_init__
+            options.delay,  # type: ignore[arg-type]  # likewise
+            options.at,
+            options.expires,  # type: ignore[arg-type]  # likewise
+            parent_id,
+            root_id,
         )
 
-    async def _start_all(self, starts: list[Start]) -> list[Run[R]]:
-        """One round trip. Starts with the same key lead to the same run."""
-        first: dict[str, Start] = {}
-        for start in starts:
-            if start.key is not None and first.setdefault(start.key, start).digest != start.digest:
-                raise KeyConflict(start.key, first[start.key].id)
-        unique = starts if not first else [each for each in starts if each.key is None or first[each.key] is each]
-        ids = dict(zip((each.id for each in unique), await self._app.door.start(unique, family()), strict=True))
-        return [self._run(each, ids[each.id if each.key is None else first[each.key].id]) for each in starts]
+    async def _start_one(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run[R]:
+        start = self._start(args, kwargs, self._options)
+        return self._run(start, await self._app.door.start(start))
 
     async def start_many(self, calls: Iterable[tuple[Any, ...] | Call]) -> list[Run[R]]:
-        """Start many runs in one round trip. A call is a tuple of arguments, or a Call for more."""
-        starts = []
-        for call in calls:
-            if isinstance(call, tuple):
-                starts.append(self._start(call, {}, self._options))
-            elif isinstance(call, Call):
-                options = self._options.changed(call.options) if call.options else self._options
-                starts.append(self._start(call.args, dict(call.kwargs), options))
-            else:
-                raise InvalidSetting("start_many", call, "each call is a tuple of arguments or a Call")
-        return await self._start_all(starts) if starts else []
+        """Start many runs, all of them or none. A call is a tuple of arguments, or a Call for more."""
+        calls = calls if isinstance(calls, Sized) else list(calls)
+        started = await self._app.door.start_many(map(self._called, calls), len(calls))
+        return [self._run(start, run_id) for start, run_id in started]
+
+    def _called(self, call: tuple[Any, ...] | Call) -> Start:
+        if isinstance(call, tuple):
+            return self._start(call, {}, self._options)
+        if isinstance(call, Call):
+            options = self._options.changed(call.options) if call.options else self._options
+            return self._start(call.args, dict(call.kwargs), options)
+        raise InvalidSetting("start_many", call, "each call is a tuple of arguments or a Call")
 
 
 class Named(Definition[Any]):
@@ -167,7 +165,7 @@ class Named(Definition[Any]):
         return Named(self._app, self.name, self._options.changed(changes), self._signature)
 
     async def start(self, *args: Any, **kwargs: Any) -> Run[Any]:
-        return (await self._start_all([self._start(args, kwargs, self._options)]))[0]
+        return await self._start_one(args, kwargs)
 
 
 class Task(Definition[R], Generic[P, R]):
@@ -218,7 +216,7 @@ class Task(Definition[R], Generic[P, R]):
 
     async def start(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
         """Make a run. It is accepted when this returns: whatever dies, it reaches a finished state."""
-        return (await self._start_all([self._start(args, kwargs, self._options)]))[0]
+        return await self._start_one(args, kwargs)
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run it here, now, without a run: the bare function, awaited."""

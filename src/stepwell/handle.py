@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, Protocol, TypeVar, cast
 from uuid import UUID
 
 from stepwell.model.duration import Duration, duration
 from stepwell.model.errors import RunCancelled, RunExpired, RunFailed, WrongUse
 from stepwell.model.ids import RunId
-from stepwell.model.run import Attempt, Family, Finished, RunInfo, Start
+from stepwell.model.run import Attempt, Finished, RunInfo, Start
 from stepwell.model.states import State
 from stepwell.sync import Portal
 
@@ -21,7 +21,8 @@ Decode = Callable[[bytes], Any]
 class Door(Protocol):
     """What a handle and a definition ask of the system."""
 
-    async def start(self, starts: Sequence[Start], family: Family) -> list[RunId]: ...
+    async def start(self, start: Start) -> RunId: ...
+    async def start_many(self, starts: Iterator[Start], count: int) -> list[tuple[Start, RunId]]: ...
     async def wait(self, run_id: UUID) -> Finished: ...
     async def info(self, run_id: UUID) -> RunInfo: ...
     async def id_by_key(self, key: str) -> UUID: ...
@@ -44,6 +45,8 @@ class Opened(Protocol):
 
 class Run(Generic[R]):
     """One run. Its verbs ask the database each time: a handle never goes stale."""
+
+    __slots__ = ("__weakref__", "_app", "_decode", "_id", "key")
 
     def __init__(
         self, app: Opened, run_id: UUID | None, *, key: str | None = None, decode: Decode | None = None

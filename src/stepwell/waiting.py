@@ -1,12 +1,19 @@
-"""Those who wait for runs to finish. Ten thousand of them cost one listener and one look for all."""
+"""Those who wait for runs to finish. Ten thousand of them cost one listener and one look for all.
+
+Workers announce what finishes only while someone waits, so who waits says so: at first, and again every few
+seconds. A worker may finish a run before it has heard that; so while the word spreads, and whenever
+announcements may have been missed, one looks.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from uuid import UUID
 
-from stepwell.dispatch.base import Channel, Dispatch
+from stepwell.beside import within
+from stepwell.dispatch.base import WE, WHO, Channel, Dispatch
 from stepwell.engine import reads
 from stepwell.model.errors import NotFound, Unavailable
 from stepwell.model.run import Finished
@@ -17,6 +24,10 @@ BATCH = 1000
 POLL = 5.0
 POLL_DEAF = 0.5
 """Seconds between looks at everything awaited; the second while announcements do not arrive."""
+SPREADING = (0.01, 0.04, 0.2, 1.0)
+"""Seconds between looks after it was first said that someone waits."""
+NEW = 1000
+"""Runs of our own that are remembered as just started."""
 
 Future = asyncio.Future[Finished]
 
@@ -32,8 +43,22 @@ class Waiting:
         self._look: set[UUID] = set()
         self._stirred = asyncio.Event()
         self._watch: asyncio.Task[None] | None = None
-        self._unsubscribe: Callable[[], None] | None = None
+        self._unsubscribe: list[Callable[[], None]] = []
+        self._looks: deque[float] = deque()
+        """Pauses until the next looks at what is doubted."""
+        self._doubted: set[UUID] = set()
+        self._said, self._is_known = -POLL, False
+        """When we last said that someone waits; whether everyone has heard it."""
+        self._new: dict[UUID, None] = {}
+        """Started here while it was known that we wait, and not announced: it is not worth a look yet."""
         self._closed = False
+
+    def started(self, ids: Iterable[UUID]) -> None:
+        """These exist: what comes of them will be announced, if anyone knows that we wait."""
+        if self._is_known and asyncio.get_running_loop().time() < self._said + POLL:
+            self._new.update(dict.fromkeys(ids))
+            while len(self._new) > NEW:
+                del self._new[next(iter(self._new))]
 
     async def wait(self, run_id: UUID) -> Finished:
         """How the run finished, once it has."""
@@ -41,9 +66,14 @@ class Waiting:
             raise Unavailable("the app was closed")
         future: Future = asyncio.get_running_loop().create_future()
         self._futures.setdefault(run_id, set()).add(future)
-        self._fresh.add(run_id)
-        self._look.add(run_id)
-        self._stir()
+        self._begin()
+        if run_id in self._new:
+            del self._new[run_id]
+            self._doubt([run_id], SPREADING[1:])
+        else:
+            self._fresh.add(run_id)
+            self._look.add(run_id)
+            self._stirred.set()
         try:
             return await future
         finally:
@@ -56,12 +86,32 @@ class Waiting:
             await asyncio.gather(self._watch, return_exceptions=True)
         self._tell_all(Unavailable("the app was closed"))
 
-    def _stir(self) -> None:
-        self._stirred.set()
+    def _begin(self) -> None:
         if self._watch is None:
-            self._unsubscribe = self._dispatch.subscribe(Channel.FINISHED, self._heard)
+            self._unsubscribe = [
+                self._dispatch.subscribe(Channel.FINISHED, self._heard_finished),
+                self._dispatch.subscribe(Channel.AWAITED, self._heard_awaited),
+            ]
             self._watch = asyncio.create_task(self._run(), name="stepwell.waiting")
             self._watch.add_done_callback(self._watch_ended)
+        if asyncio.get_running_loop().time() >= self._said + POLL:
+            self._say()
+
+    def _say(self) -> None:
+        """That someone waits. If it was long ago that anyone heard so, it takes a while to spread."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._said + 2 * POLL:
+            self._is_known = False
+            self._doubt(self._futures, SPREADING)
+        self._said = now
+        self._dispatch.announce(Channel.AWAITED, [WE])
+
+    def _doubt(self, ids: Iterable[UUID], pauses: Sequence[float]) -> None:
+        """They may finish unannounced: look at them after each of these pauses."""
+        self._doubted.update(ids)
+        if not self._looks:
+            self._looks.extend(pauses)
+            self._stirred.set()
 
     def _watch_ended(self, watch: asyncio.Task[None]) -> None:
         """An error that is no absence of the database is told to all who wait: they would wait for ever."""
@@ -71,9 +121,9 @@ class Waiting:
         self._tell_all(error)
 
     def _tell_all(self, error: BaseException) -> None:
-        if self._unsubscribe is not None:
-            self._unsubscribe()
-            self._unsubscribe = None
+        for unsubscribe in self._unsubscribe:
+            unsubscribe()
+        self._unsubscribe = []
         for future in [each for futures in self._futures.values() for each in futures if not each.done()]:
             future.set_exception(error)
 
@@ -84,21 +134,32 @@ class Waiting:
             if not futures:
                 del self._futures[run_id]
 
-    def _heard(self, ids: Sequence[str] | None) -> None:
-        awaited = self._futures.keys()
-        self._look |= awaited if ids is None else {UUID(each) for each in ids} & awaited
+    def _heard_finished(self, ids: Sequence[str] | None) -> None:
+        if ids is None:
+            self._new.clear()
+            self._look |= self._futures.keys()
+        else:
+            finished = {UUID(each) for each in ids}
+            for run_id in finished & self._new.keys():
+                del self._new[run_id]
+            self._look |= finished & self._futures.keys()
         if self._look:
             self._stirred.set()
 
+    def _heard_awaited(self, words: Sequence[str] | None) -> None:
+        if words is None or WHO in words:
+            if self._futures:
+                self._is_known = False
+                self._say()
+        elif WE in words and not self._looks:
+            self._is_known = True
+
     async def _run(self) -> None:
         while True:
-            try:
-                async with asyncio.timeout(POLL if self._dispatch.hears else POLL_DEAF):
-                    await self._stirred.wait()
-            except TimeoutError:
-                self._look |= self._futures.keys()
-            self._stirred.clear()
+            await self._next_look()
             if not self._futures:
+                self._looks.clear()
+                self._doubted.clear()
                 await self._stirred.wait()
                 continue
             try:
@@ -108,6 +169,28 @@ class Waiting:
                 self._look |= self._futures.keys()
                 await asyncio.sleep(0.2)
                 self._stirred.set()
+
+    async def _next_look(self) -> None:
+        """Until there is something to look at."""
+        now = asyncio.get_running_loop().time
+        poll = POLL if self._dispatch.hears else POLL_DEAF
+        begun = now()
+        pause = self._looks[0] if self._looks else poll
+        if await within(pause, self._stirred.wait()):
+            self._stirred.clear()
+            if self._looks:
+                self._looks[0] = max(0.0, self._looks[0] - (now() - begun))
+            return
+        if self._looks:
+            self._looks.popleft()
+            self._look |= self._doubted & self._futures.keys()
+            if not self._looks:
+                self._doubted.clear()
+                self._is_known = self._dispatch.hears
+        else:
+            self._look |= self._futures.keys()
+        if self._futures and now() >= self._said + POLL:
+            self._say()
 
     async def _answer(self) -> None:
         look, self._look = list(self._look), set()

@@ -16,7 +16,8 @@ select c.relname, c.relkind, a.attname, a.atttypid::regtype::text, a.attnotnull,
 
 async def schema_of(connection, schema: str) -> list[str]:
     rows = await connection.fetch(COLUMNS, schema)
-    return [str(tuple(row)).replace(f"{schema}.", "stepwell.") for row in rows]
+    # A type is named without its schema where that is in the search path, as the one named like the user is.
+    return [str(tuple(row)).replace(f"{schema}.", "") for row in rows]
 
 
 async def output_of(command) -> str:

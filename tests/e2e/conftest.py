@@ -6,6 +6,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from counting_shop import Shop
 from e2e_processes import Hire, Notes, hiring
 from proxy import Proxy, proxied
 
@@ -49,3 +50,8 @@ async def proxy(dsn: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIter
     # A socket's path must be short.
     async with proxied(dsn, tmp_path_factory.mktemp("p")) as proxy:
         yield proxy
+
+
+@pytest.fixture
+def shop(proxy: Proxy) -> Shop:
+    return Shop(proxy.dsn)

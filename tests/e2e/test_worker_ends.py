@@ -215,25 +215,32 @@ async def test_a_workers_process_ends_in_bounded_time_though_the_database_is_awa
 
 DYING = """
 from e2e_app import app
+from stepwell.worker.lanes import Lanes
 from stepwell.worker.ledger import Ledger
 
-async def broken(*_):
+async def broken(*_, **_named):
     raise RuntimeError("this part broke")
 
-Ledger._settle = broken
+{part} = broken
 """
 
 
-async def test_a_ledger_that_breaks_ends_the_process_and_the_run_is_done_elsewhere(
-    hire: Hire, client: App, place: Path
+@pytest.mark.parametrize(
+    ("part", "name", "result"),
+    [("Lanes._exchange", "quick", 1), ("Ledger._settle", "flaky", 2)],
+    ids=["lanes", "ledger"],
+)
+async def test_a_part_that_breaks_ends_the_process_and_the_run_is_done_elsewhere(
+    hire: Hire, client: App, place: Path, part: str, name: str, result: int
 ) -> None:
-    (place / "dying.py").write_text(DYING)
+    """The lanes record what completed, and the ledger everything else."""
+    (place / "dying.py").write_text(DYING.format(part=part))
     broken = await hire(app=str(place / "dying.py"), PYTHONPATH=str(Path(__file__).parent))
-    run = await client.start("e2e_app.quick", 7)
+    run = await client.start(f"e2e_app.{name}", 1)
     assert await broken.exit_code() == 1
     await broken.says("RuntimeError: this part broke")
     await hire()
-    assert await run.result(timeout=10) == 7
+    assert await run.result(timeout=10) == result
 
 
 @pytest.mark.parametrize("steps", range(0, 60, 3))

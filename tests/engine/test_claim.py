@@ -61,17 +61,17 @@ async def test_every_queue_with_work_gets_the_same_share(tx: Transaction) -> Non
     assert first == {"crowd": 5, "lonely": 3}
 
 
-async def test_a_claim_says_whether_there_may_be_more(tx: Transaction) -> None:
+async def test_a_claim_says_how_much_any_queue_could_give(tx: Transaction) -> None:
     await runs.start(tx, [a_start(queue=queue) for queue in ("a", "a", "a", "b")])
     worker = await a_worker(tx)
 
-    async def more(limit: int) -> bool:
+    async def given(limit: int) -> tuple[dict[str, int], int]:
         claimed = await runs.claim(tx, Wanted(worker, None, ["tests.task"], limit, alone=True), new_claim_id())
-        return claimed.more
+        return Counter(claim.queue for claim in claimed.claims), claimed.share
 
-    assert await more(4)  # two of a, one of b
-    assert not await more(4)  # the last of a
-    assert not await more(4)
+    assert await given(4) == ({"a": 2, "b": 1}, 2)
+    assert await given(4) == ({"a": 1}, 4)
+    assert await given(4) == ({}, 4)
 
 
 async def test_what_a_claim_does_not_take_is_left_for_others(database: Database) -> None:

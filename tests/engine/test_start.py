@@ -10,7 +10,6 @@ from stepwell.engine import reads, runs, settle
 from stepwell.model.errors import KeyConflict, NotFinished, NotFound
 from stepwell.model.ids import new_run_id
 from stepwell.model.outcome import Completed
-from stepwell.model.run import Family
 from stepwell.model.states import State
 from stepwell.store.pool import Database, Transaction
 from tests.factory import a_run, a_start, claimed, execute, row_of, state_of
@@ -93,8 +92,9 @@ async def test_a_key_whose_transaction_rolled_back_is_free(database: Database) -
 
 
 async def test_a_run_started_by_a_run_knows_its_family(tx: Transaction) -> None:
-    parent, root, start = new_run_id(), new_run_id(), a_start()
-    await runs.start(tx, [start], Family(parent, root))
+    parent, root = new_run_id(), new_run_id()
+    start = a_start(parent_id=parent, root_id=root)
+    await runs.start(tx, [start])
     info = await reads.run_info(tx, start.id)
     assert (info.parent_id, info.root_id) == (parent, root)
     alone = a_start()

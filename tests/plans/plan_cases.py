@@ -15,7 +15,7 @@ from big_database import LOST, NAMES, OURS, Ids
 
 BATCH = 100
 CLAIMING = "runs_pending runs_alone runs_pkey"
-HOT = ("claim one queue", "claim three queues", "claim every queue", "complete", "due", "reap")
+HOT = ("claim one queue", "claim three queues", "claim every queue", "exchange", "complete", "due", "reap")
 
 Values = Callable[[Ids], dict[str, Any]]
 
@@ -57,16 +57,38 @@ def start(ids: list[UUID], *, keys: list[str] | None = None) -> dict[str, Any]:
         "delays": nothing,
         "ats": nothing,
         "expiries": nothing,
+        "parent_ids": nothing,
+        "root_ids": nothing,
         "keep_keys": timedelta(days=30),
-        "parent_id": None,
-        "root_id": None,
     }
+
+
+def start_one(run_id: UUID) -> dict[str, Any]:
+    plain = {"name": "task_1", "queue": "mail", "priority": 50, "input": b"{}", "retry": b"{}"}
+    return {"id": run_id, **plain, "tags": None, "timeout": None, "parent_id": None, "root_id": None}
 
 
 def held(ids: Ids, **columns: Any) -> dict[str, Any]:
     """A batch to settle: each column holds one value many times."""
     arrays = {name: [value] * len(ids.running) for name, value in columns.items()}
     return {"ids": ids.running, "claim_ids": ids.claims, **arrays}
+
+
+def exchange(ids: Ids, *queues: str, completed: bool = True, share: int = BATCH) -> dict[str, Any]:
+    """A batch completed, and as many claimed behind a run from the middle of each queue."""
+    done, claims = (ids.running, ids.claims) if completed else ([], [])
+    return {
+        "ids": done,
+        "claim_ids": claims,
+        "results": b"[%b]" % b",".join([b"true"] * len(done)),
+        "queues": list(queues),
+        "priorities": [50] * len(queues),
+        "places": [ids.pending[0]] * len(queues),
+        "share": share,
+        "worker": OURS,
+        "names": list(NAMES),
+        "claim_id": uuid4(),
+    }
 
 
 def _case(statement: str, rows: int, most: int, by: str, values: Values, *, most_before_17: int | None = None) -> Case:
@@ -78,6 +100,7 @@ _ERROR, _HOUR = b'{"type": "ValueError"}', timedelta(hours=1)
 
 CASES = {
     "start": _case("start_runs", BATCH, 2200, "runs_pkey", lambda ids: start(_new(BATCH))),
+    "start one": _case("start_run", 0, 30, "", lambda ids: start_one(uuid4())),
     "start with keys": _case(
         "start_runs", BATCH, 4400, "runs_pkey", lambda ids: start(_new(BATCH), keys=[f"new {n}" for n in _BATCH])
     ),
@@ -94,6 +117,20 @@ CASES = {
     "claim every queue": _case("claim_runs", BATCH, 4000, CLAIMING, lambda ids: claim(None)),
     "claim one run": _case("claim_runs", 1, 120, CLAIMING, lambda ids: claim(["mail"], limit=1)),
     "claim from an empty queue": _case("claim_runs", 0, 30, CLAIMING, lambda ids: claim(["none"])),
+    "exchange": _case(
+        "exchange_runs", BATCH, 3900, "runs_pending runs_pkey", lambda ids: exchange(ids, "media")
+    ),
+    "exchange in three queues": _case(
+        "exchange_runs",
+        BATCH // 3 * 3,
+        3900,
+        "runs_pending runs_pkey",
+        lambda ids: exchange(ids, "mail", "media", "bulk", share=BATCH // 3),
+    ),
+    "exchange for nothing": _case("exchange_runs", 1, 1100, "runs_pending runs_pkey", exchange),
+    "exchange of nothing": _case(
+        "exchange_runs", BATCH, 2700, "runs_pending runs_pkey", lambda ids: exchange(ids, "media", completed=False)
+    ),
     "complete": _case("complete_runs", BATCH, 1300, "runs_pkey", lambda ids: held(ids, results=b"true")),
     "fail": _case("fail_runs", BATCH, 1700, "runs_pkey", lambda ids: held(ids, errors=_ERROR)),
     "retry": _case(
@@ -109,6 +146,13 @@ CASES = {
     "next due": _case("next_due", 1, 20, "runs_due runs_expiring", lambda ids: {}),
     "next lease end": _case("next_lease_end", 1, 10, "", lambda ids: {}),
     "held claims": _case("held_claims", 1000, 600, "runs_claimed", lambda ids: {"worker": LOST}),
+    "held of some claims": _case(
+        "held_of_claims",
+        BATCH,
+        80,
+        "runs_claimed",
+        lambda ids: {"worker": OURS, "claim_ids": list(dict.fromkeys(ids.claims))[1:11]},
+    ),
     "settled claims": _case(
         "settled_claims",
         2 * BATCH,

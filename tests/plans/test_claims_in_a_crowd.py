@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
-from big_database import LOST
+from big_database import LOST, NAMES, OURS
 from plan_cases import claim
 from plan_reading import Session
 from plan_survey import Survey, session
@@ -25,8 +26,18 @@ PUSHES = {
     "no index scans": {"enable_indexscan": "off", "enable_indexonlyscan": "off", "enable_bitmapscan": "on"},
     "no sorts": {"enable_sort": "off", "enable_incremental_sort": "off"},
 }
+
+
+def behind(place: UUID, queue: str, *, share: int = 100) -> dict[str, Any]:
+    """An exchange of nothing for what stands behind this place."""
+    nothing: dict[str, Any] = {"ids": [], "claim_ids": [], "results": b"[]"}
+    where = {"queues": [queue], "priorities": [50], "places": [place], "share": share}
+    return {**nothing, **where, "worker": OURS, "names": list(NAMES), "claim_id": UUID(int=1)}
+
+
 LIMITED = {
     "claim_runs": claim(["mail"], limit=7),
+    "exchange_runs": behind(UUID(int=0), "mail", share=7),
     "due_runs": {"limit": 7},
     "expire_runs": {"limit": 7},
     "lock_lost_claims": {"limit": 7, "calm": timedelta(0)},
@@ -78,6 +89,18 @@ async def test_settling_a_batch_ten_times_as_large_costs_ten_times_as_much(alone
         assert large.tuples <= 15 * small.tuples <= 15 * 1000
 
 
+async def test_exchanging_a_batch_ten_times_as_large_costs_ten_times_as_much(alone: Session) -> None:
+    small, large = [await alone.explain("exchange_runs", **await exchanged(alone, count)) for count in (100, 1000)]
+    assert (small.rows, large.rows) == (100, 1000)
+    assert large.buffers <= 15 * small.buffers
+    assert large.tuples <= 15 * small.tuples <= 15 * 2000
+
+
+async def exchanged(session: Session, count: int) -> dict[str, Any]:
+    done = await running(session, count, {})
+    return {**behind(UUID(int=0), "mail", share=count), **done, "results": b"[%b]" % b",".join([b"1"] * count)}
+
+
 async def test_a_claim_is_not_slowed_by_what_was_just_claimed_and_completed(alone: Session, another: Session) -> None:
     async with churn(another, "churn"):
         first, second = [await alone.explain("claim_runs", **claim(["churn"])) for _ in range(2)]
@@ -100,6 +123,27 @@ async def test_a_claim_passes_rows_that_an_old_snapshot_keeps_page_by_page(
         await old.connection.close()
 
 
+async def test_an_exchange_reads_nothing_of_what_was_taken_before_its_place(
+    alone: Session, another: Session, survey: Survey
+) -> None:
+    """Though an old snapshot keeps all of it, and a claim from the front has to step over each."""
+    old = await session(survey.dsn)
+    try:
+        await old.connection.execute("begin isolation level repeatable read; select 1")
+        async with churn(another, "churn_behind") as taken:
+            first = await alone.connection.fetchval(
+                "select min(id::text)::uuid from stepwell.runs where state = 'pending' and queue = 'churn_behind'"
+            )
+            place = max(each for each in taken if each < first)
+            for _ in range(2):
+                exchange = await alone.explain("exchange_runs", **behind(place, "churn_behind"))
+                assert (exchange.rows, exchange.parts["next"] <= 700) == (100, True)
+            front = await alone.explain("claim_runs", **claim(["churn_behind"]))
+            assert front.parts["next"] > exchange.parts["next"]
+    finally:
+        await old.connection.close()
+
+
 async def running(session: Session, count: int, columns: dict[str, Any]) -> dict[str, Any]:
     """The arrays that settle this many running runs alike."""
     found = await session.connection.fetch(
@@ -110,8 +154,8 @@ async def running(session: Session, count: int, columns: dict[str, Any]) -> dict
 
 
 @asynccontextmanager
-async def churn(session: Session, queue: str) -> AsyncIterator[None]:
-    """A queue through which many runs have just passed, with a few pending behind them."""
+async def churn(session: Session, queue: str) -> AsyncIterator[list[UUID]]:
+    """A queue through which these runs have just passed, with a few pending behind them."""
     speak = speaking(session)
     await pend(session, queue, CHURNED)
     # In one statement each, so that no later claim has already marked the dead entries it passed.
@@ -120,7 +164,7 @@ async def churn(session: Session, queue: str) -> AsyncIterator[None]:
     same = {"claim_ids": [taken["claim_id"]] * CHURNED, "results": [b"1"] * CHURNED}
     assert len(await speak.rows("complete_runs", ids=ids, **same)) == CHURNED
     await pend(session, queue, BEHIND)
-    yield
+    yield ids
     await session.connection.execute(f"delete from stepwell.runs where queue = '{queue}' and state = 'pending'")
 
 

@@ -14,7 +14,7 @@ from stepwell.services.due import Due
 from stepwell.services.leader import Leadership
 from stepwell.services.partitions import Partitions
 from stepwell.services.reaper import Reaper
-from stepwell.services.service import Services
+from stepwell.services.service import Service, Services
 from stepwell.store.pool import Database
 from stepwell.telemetry import Telemetry
 from stepwell.testing import Clock
@@ -28,6 +28,21 @@ async def test_due_moves_what_is_due_and_says_when_to_look_again(database: Datab
     assert await due.run_once() == 0.0
     assert await state_of(database, now.id) is State.PENDING  # type: ignore[arg-type]
     assert 0 < await due.run_once() <= 0.5
+
+
+async def test_a_run_scheduled_after_the_look_is_due_in_time(app: App) -> None:
+    """Not at the next look, which is seconds away."""
+
+    @app.task
+    async def soon() -> None: ...
+
+    async with app.worker():
+        await (await soon.start()).result(10)
+        run = await soon.options(delay=0.2).start()
+        await run.result(3)
+        info = await run.info()
+        assert info.started_at is not None
+        assert 0.2 <= (info.started_at - info.created_at).total_seconds() < 2
 
 
 async def test_the_reaper_sleeps_until_the_next_lease_ends(database: Database, dsn: str) -> None:
@@ -96,7 +111,7 @@ async def test_a_day_that_had_no_partition_keeps_its_rows_in_the_default_one(dat
 async def test_a_service_that_fails_is_tried_again(database: Database) -> None:
     done = asyncio.Event()
 
-    class Flaky:
+    class Flaky(Service):
         name = "flaky"
         passes = 0
 

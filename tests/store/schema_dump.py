@@ -49,6 +49,14 @@ select pg_get_indexdef(i.indexrelid) as made
  where i.indrelid = $1 and not exists (select from pg_constraint k where k.conindid = i.indexrelid)
  order by i.indexrelid::regclass::text
 """
+DOMAINS = """
+select format('create domain %s as %s constraint %I %s;', format_type(t.oid, null), format_type(t.typbasetype, null),
+              c.conname, pg_get_constraintdef(c.oid)) as made
+  from pg_type t
+  join pg_constraint c on c.contypid = t.oid
+ where t.typnamespace = $1::regnamespace and t.typtype = 'd' and c.contype = 'c'
+ order by t.typname
+"""
 TRIGGERS = """
 select pg_get_triggerdef(oid) as made from pg_trigger where tgrelid = $1 and not tgisinternal order by tgname
 """
@@ -59,11 +67,12 @@ select pg_get_functiondef(oid) as made
 
 
 async def schema_dump(connection: Connection, schema: str = "stepwell") -> str:
-    """Every table, view, index, trigger and function of the schema."""
+    """Every domain, table, view, index, trigger and function of the schema."""
     await connection.execute("set search_path to pg_catalog")
     relations = await connection.fetch(RELATIONS, schema)
     names = [each["name"] for each in relations]
-    parts = [await _relation(connection, each, schema, names) for each in relations]
+    parts = ["\n".join(row["made"] for row in await connection.fetch(DOMAINS, schema))]
+    parts += [await _relation(connection, each, schema, names) for each in relations]
     parts += [f"{_tidy(row['made'])};" for row in await connection.fetch(FUNCTIONS, schema)]
     return HEAD + "\n" + "\n\n".join(parts) + "\n"
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from datetime import timedelta
+from operator import attrgetter
 from typing import Any
 
 import asyncpg
@@ -118,7 +119,7 @@ async def test_a_body_that_ignores_its_timeout_loses_its_claim_but_keeps_its_slo
         with pytest.raises(RunFailed):
             await run.result(10)
         assert ignored.is_set()
-        assert worker._free() == 0
+        assert worker._lanes._room(asyncio.get_running_loop().time()) <= 0
         end.set()
 
 
@@ -243,7 +244,7 @@ async def test_a_worker_without_its_lease_ends_what_it_runs_and_claims_nothing_u
         await ended.wait()
         begun.clear()
         await until(lambda: _is(run, State.PENDING))
-        assert worker._free() == 0
+        assert worker._lanes._room(asyncio.get_running_loop().time()) <= 0
         worker._lease_back()
         await begun.wait()
         assert (await run.info()).failures == 0
@@ -314,17 +315,22 @@ async def test_a_body_in_another_process_knows_its_run(app: App) -> None:
         assert await run.result(30) == (str(run.id), 1, "k", {"a": "b"})
 
 
-async def test_a_part_of_the_worker_that_fails_ends_the_block(app: App) -> None:
-    async def broken(*_args: object, **_values: object) -> None:
-        raise RuntimeError("the ledger is broken")
+@pytest.mark.parametrize("part", ["_ledger._settle", "_lanes._frontier.next", "compare"])
+async def test_a_part_of_the_worker_that_fails_ends_the_block(app: App, part: str) -> None:
+    def broken(*_args: object, **_values: object) -> None:
+        raise RuntimeError("this part is broken")
 
     @app.task
-    async def work() -> None: ...
+    async def work() -> None:
+        raise Fatal("what is not completed goes through the ledger")
 
-    with pytest.raises(RuntimeError, match="the ledger is broken"):
-        async with app.worker() as worker:
-            worker._ledger._settle = broken  # type: ignore[method-assign,assignment]
+    with pytest.raises(RuntimeError, match="this part is broken"):
+        async with app.worker() as worker, asyncio.timeout(20):
+            await until(lambda: _open(worker))
+            *inside, name = part.split(".")
+            setattr(attrgetter(".".join(inside))(worker) if inside else worker, name, broken)
             await work.start()
+            worker._cancelled(None)
             await asyncio.Event().wait()
 
 
@@ -334,14 +340,14 @@ async def test_a_lease_whose_thread_dies_ends_the_worker(app: App) -> None:
 
     with pytest.raises(RuntimeError, match="not allowed"):
         async with app.worker() as worker:
-            await until(lambda: _held(worker))
+            await until(lambda: _open(worker))
             worker._lease._renew = refused  # type: ignore[method-assign,assignment]
             async with asyncio.timeout(20):
                 await asyncio.Event().wait()
 
 
-async def _held(worker: Any) -> bool:
-    return bool(worker._held)
+async def _open(worker: Any) -> bool:
+    return bool(worker._lanes._open)
 
 
 async def test_a_worker_can_be_stopped_before_it_ever_had_its_lease(app: App) -> None:
@@ -370,8 +376,8 @@ async def test_a_claim_that_arrives_while_stopping_is_given_back(app: App) -> No
             return claimed
 
         worker._link.claim = slow  # type: ignore[method-assign]
-        await until(lambda: _held(worker))
-        worker._work.set()
+        await until(lambda: _open(worker))
+        worker._lanes.heard()
         await asked.wait()
         stopping = asyncio.create_task(worker.stop())
         await asyncio.sleep(0)
@@ -457,7 +463,7 @@ async def test_a_row_whose_policy_cannot_be_read_fails_alone(app: App, dsn: str)
 
 async def test_a_worker_is_woken_by_a_start_and_a_waiter_by_the_end(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     """With polling out of the way, only announcements can do it."""
-    monkeypatch.setattr("stepwell.worker.worker.POLL", 60.0)
+    monkeypatch.setattr("stepwell.worker.lanes.POLL", 60.0)
     monkeypatch.setattr("stepwell.waiting.POLL", 60.0)
 
     @app.task
@@ -471,7 +477,7 @@ async def test_a_worker_is_woken_by_a_start_and_a_waiter_by_the_end(app: App, mo
 
 
 async def _hears(worker: Any) -> bool:
-    return bool(worker._held and worker._link.hears)
+    return bool(worker._lanes._open and worker._link.hears)
 
 
 async def test_a_cancel_whose_announcement_is_lost_is_noticed_all_the_same(
@@ -524,8 +530,8 @@ async def test_a_claim_that_arrives_after_the_lease_was_lost_is_given_back(app: 
             return claimed
 
         worker._link.claim = slow  # type: ignore[method-assign]
-        await until(lambda: _held(worker))
-        worker._work.set()
+        await until(lambda: _open(worker))
+        worker._lanes.heard()
         await asked.wait()
         worker._lease_lost()
         answer.set()

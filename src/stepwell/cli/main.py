@@ -10,6 +10,7 @@ from importlib import import_module
 import click
 
 COMMANDS = {
+    "bench": "stepwell.cli.bench:bench",
     "cancel": "stepwell.cli.runs:cancel",
     "dev": "stepwell.cli.dev:dev",
     "doctor": "stepwell.cli.doctor:doctor",

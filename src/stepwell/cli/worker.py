@@ -150,9 +150,9 @@ def _log(name: str, facts: dict[str, Any], wanted: Wanted, ending: Ending) -> No
             ending.ready = True
             queues = "all" if wanted.queues is None else ",".join(wanted.queues)
             log.info("ready: worker %s, queues %s, slots %d, pid %d", wanted.name, queues, wanted.slots, os.getpid())
-        case "worker.claimed":
+        case "worker.claimed" if log.isEnabledFor(logging.DEBUG):
             log.debug("claimed %s", ", ".join(f"{claim.name} {claim.id}" for claim in facts["claims"]))
-        case "worker.settled":
+        case "worker.settled" if log.isEnabledFor(logging.DEBUG):
             for claim, outcome in facts["settlements"]:
                 log.debug("%s: %s %s, attempt %d", type(outcome).__name__, claim.name, claim.id, claim.attempt)
 

@@ -63,6 +63,14 @@ class Value:
         self._storage = storage
         self._read = msgspec.json.Decoder(storage.form.wire, dec_hook=read_unknown).decode
         self._form = None if storage.native else storage.form
+        self._none = self._encoded_none()
+
+    def _encoded_none(self) -> bytes | None:
+        """None as this annotation stores it, which most results are; nothing where it does not fit."""
+        try:
+            return self._encode(None)
+        except Exception:
+            return None
 
     def encode(self, value: Any, where: str) -> bytes:
         try:
@@ -72,6 +80,11 @@ class Value:
             raise NotEncodable(_placed(where, fault.path), fault.reason) from error
 
     def encode_unexplained(self, value: Any) -> bytes:
+        if value is None and self._none is not None:
+            return self._none
+        return self._encode(value)
+
+    def _encode(self, value: Any) -> bytes:
         data = _write(value if self._form is None else self._form.lower(value))
         if self._storage.mixed:
             data = with_plain_floats(data)
@@ -110,6 +123,7 @@ class Signature:
         self._by_keyword = frozenset(each.name for each in parameters if each.kind in _BY_KEYWORD)
         self._var_positional = _name_of(parameters, inspect.Parameter.VAR_POSITIONAL)
         self._var_keyword = _name_of(parameters, inspect.Parameter.VAR_KEYWORD)
+        self._all_positional = self._positional == self._names
         self._simple = self._var_positional is None and self._var_keyword is None
         self._required = {*self._positional, *self._by_keyword} - {
             each.name for each in parameters if each.default is not each.empty
@@ -133,6 +147,11 @@ class Signature:
             values = self._lifted(data)
         except Exception as error:
             values = self._read_otherwise(data, error)
+        if self._all_positional and not any([value is UNSET for value in values]):
+            return values, {}
+        return self._arguments(values)
+
+    def _arguments(self, values: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         positional = len(self._positional)

@@ -9,6 +9,8 @@ from typing import Protocol
 from stepwell.model.ids import ClaimId
 from stepwell.model.run import Claimed, Wanted
 
+WHO, WE = "?", "!"
+
 Hear = Callable[[Sequence[str] | None], None]
 """Called with what was announced; with None when announcements may have been missed."""
 
@@ -16,10 +18,14 @@ Hear = Callable[[Sequence[str] | None], None]
 class Channel(StrEnum):
     PENDING = "pending"
     """Queues that have work."""
+    SCHEDULED = "scheduled"
+    """Seconds until a run is due that was scheduled just now."""
     FINISHED = "finished"
     """Runs that have finished, by id."""
     CANCELLED = "cancelled"
     """Running runs that were cancelled, by id."""
+    AWAITED = "awaited"
+    """Whether anyone waits for runs to finish: WHO asks, WE answers, and says so anew every few seconds."""
 
 
 class Dispatch(Protocol):

@@ -23,7 +23,9 @@ from stepwell.telemetry import log
 PING = 10.0
 """Seconds between two looks at whether the connection still hears."""
 GATHER = 0.005
-"""Seconds between two announcements. The first of a burst leaves at once, and the rest of it together."""
+"""Seconds between two announcements. The first few leave at once, and the rest of a burst together."""
+BURST = 20
+"""Announcements that may leave at once; one more becomes so every GATHER seconds."""
 FAREWELL = 2.0
 _PAYLOAD = 7_000
 """Postgres refuses a payload of 8,000 bytes."""
@@ -59,6 +61,9 @@ class PostgresDispatch:
 
     def subscribe(self, channel: Channel, hear: Hear) -> Callable[[], None]:
         self._hears[channel].append(hear)
+        if channel in self._listening:
+            # What was announced before this one listened is only to be found by looking.
+            asyncio.get_running_loop().call_soon(hear, None)
         self._stir()
         return lambda: self._hears[channel].remove(hear)
 
@@ -103,12 +108,15 @@ class PostgresDispatch:
         connection.add_termination_listener(lambda _connection: self._stirred.set())
         now = asyncio.get_running_loop().time
         next_ping = now() + PING
+        paced = 0.0
         while not (self._closing and not self._outbox):
             self._stirred.clear()
             await self._listen(connection)
             if self._outbox:
                 await self._send(connection)
-                await asyncio.sleep(GATHER)
+                paced = max(paced, now() - BURST * GATHER) + GATHER
+                if paced > now():
+                    await asyncio.sleep(GATHER)
                 continue
             try:
                 async with asyncio.timeout_at(next_ping):

@@ -14,29 +14,33 @@ heard of the last claims is promoted.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from uuid import UUID
 
 from stepwell.model.errors import AlreadyFinished, KeyConflict, NotFinished, NotFound, Unavailable
 from stepwell.model.ids import ClaimId, RunId, WorkerId
-from stepwell.model.run import NO_FAMILY, Claim, Claimed, Family, Start, Wanted
+from stepwell.model.outcome import Completed, Outcome
+from stepwell.model.run import Claim, Claimed, Exchanged, Order, Start, Wanted
 from stepwell.model.states import State
 from stepwell.store import rows
-from stepwell.store.pool import Tx
+from stepwell.store.pool import Transaction, Tx
 
 CALM = timedelta(seconds=3)
 """No claim is lost so soon after the server came up: those who could not reach it renew first."""
 KEEP_KEYS = timedelta(days=30)
 """A key is remembered this long, and in any case while its run is live."""
+PLAIN = ("id", "name", "queue", "priority", "state", "input", "tags", "retry", "timeout", "parent_id", "root_id")
+"""The columns of a plain start."""
 
 
-async def start(tx: Tx, starts: Sequence[Start], family: Family = NO_FAMILY) -> list[RunId]:
+async def start(tx: Tx, starts: Sequence[Start]) -> list[RunId]:
     """-> pending, or scheduled when it has a delay; the id of the run each start led to.
 
     A start whose key is taken leads to the run that holds it, or is a KeyConflict.
     """
+    if len(starts) == 1 and starts[0].is_plain:
+        return [await _start_plain(tx, starts[0])]
     started = await tx.rows(
         "start_runs",
         ids=[each.id for each in starts],
@@ -53,13 +57,46 @@ async def start(tx: Tx, starts: Sequence[Start], family: Family = NO_FAMILY) -> 
         delays=[each.delay for each in starts],
         ats=[each.at for each in starts],
         expiries=[each.expires for each in starts],
+        parent_ids=[each.parent_id for each in starts],
+        root_ids=[each.root_id for each in starts],
         keep_keys=KEEP_KEYS,
-        parent_id=family.parent_id,
-        root_id=family.root_id,
     )
     if len(started) == len(starts):
         return [each.id for each in starts]
     return await _existing(tx, starts)
+
+
+async def _start_plain(tx: Tx, start: Start) -> RunId:
+    await tx.rows(
+        "start_run",
+        id=start.id,
+        name=start.name,
+        queue=start.queue,
+        priority=start.priority,
+        input=start.input,
+        tags=start.tags,
+        retry=start.retry,
+        timeout=start.timeout,
+        parent_id=start.parent_id,
+        root_id=start.root_id,
+    )
+    return start.id
+
+
+async def start_plain(tx: Transaction, starts: Iterable[Start]) -> None:
+    """-> pending: plain starts, any number of them, in the quickest way there is.
+
+    In a transaction of its own, and not to be repeated in this way: an id that is there already is an error.
+    Should the answer to its commit be lost, a repetition waits at the first id until it is known what came of it.
+    """
+    rows = (
+        (
+            each.id, each.name, each.queue, each.priority, "pending", each.input, each.tags, each.retry, each.timeout,
+            each.parent_id, each.root_id,
+        )
+        for each in starts
+    )  # fmt: skip
+    await tx.copy("runs", PLAIN, rows)
 
 
 async def _existing(tx: Tx, starts: Sequence[Start]) -> list[RunId]:
@@ -110,9 +147,37 @@ async def claim(tx: Tx, wanted: Wanted, claim_id: ClaimId) -> Claimed:
         alone=wanted.alone,
         claim_id=claim_id,
     )
-    shares = Counter(row["queue"] for row in taken)
-    more = bool(taken) and max(shares.values()) >= taken[0]["share"]
-    return Claimed([rows.claim(row, claim_id) for row in taken], more)
+    return Claimed(rows.claims(taken, claim_id), taken[0]["share"] if taken else wanted.limit)
+
+
+async def exchange(
+    tx: Tx, completed: Sequence[tuple[Claim, Completed]], order: Order, *, worker: WorkerId, names: Sequence[str]
+) -> Exchanged:
+    """running -> completed, and pending -> running behind the places of busy queues: one statement for both."""
+    completed = sorted(completed, key=by_id)
+    ids = [claim.id for claim, _ in completed]
+    answer = await tx.rows(
+        "exchange_runs",
+        ids=ids,
+        claim_ids=[claim.claim_id for claim, _ in completed],
+        results=b"[%b]" % b",".join([outcome.result for _, outcome in completed]),
+        queues=[place.queue for place in order.places],
+        priorities=[place.priority for place in order.places],
+        places=[place.id for place in order.places],
+        share=order.share,
+        worker=worker,
+        names=names,
+        claim_id=order.claim_id,
+    )
+    moved = answer[0]["moved"]
+    lost = set() if moved is None else set(ids).difference(moved)
+    return Exchanged(rows.claims(answer, order.claim_id, first=1) if answer[0]["id"] is not None else [], lost)
+
+
+def by_id(settlement: tuple[Claim, Outcome]) -> tuple[bytes, int]:
+    """The statements need this order. Of two claims of one run the later counts, and it comes last."""
+    claim = settlement[0]
+    return claim.id.bytes, claim.attempt
 
 
 async def due(tx: Tx, *, limit: int) -> list[str]:
@@ -148,10 +213,13 @@ async def refuse_finished(tx: Tx, run_id: UUID) -> None:
 async def lock_lost_claims(tx: Tx, *, limit: int, calm: timedelta = CALM) -> list[Claim]:
     """Claims whose worker holds no lease any more, locked for as long as the transaction lasts."""
     lost = await tx.rows("lock_lost_claims", limit=limit, calm=calm)
-    return [rows.claim(row, row["claim_id"]) for row in lost]
+    return [rows.claim(row) for row in lost]
 
 
-async def held(tx: Tx, worker: WorkerId) -> list[Claim]:
-    """What the table says a worker holds: bare claims."""
-    found = await tx.rows("held_claims", worker=worker)
+async def held(tx: Tx, worker: WorkerId, claim_ids: Sequence[ClaimId] | None = None) -> list[Claim]:
+    """What the table says a worker holds, of these claims or at all: bare claims."""
+    if claim_ids is None:
+        found = await tx.rows("held_claims", worker=worker)
+    else:
+        found = await tx.rows("held_of_claims", worker=worker, claim_ids=claim_ids)
     return [Claim.bare(RunId(row["id"]), ClaimId(row["claim_id"]), row["queue"], row["attempt"]) for row in found]

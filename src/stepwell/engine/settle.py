@@ -9,11 +9,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Any, assert_never
 from uuid import UUID
 
 import msgspec
 
+from stepwell.engine.runs import by_id
 from stepwell.model.errors import StepwellError
 from stepwell.model.ids import RunId
 from stepwell.model.outcome import Completed, Failed, Move, Outcome, Released, Repeated, Retried, Snoozed, decide
@@ -34,6 +36,11 @@ class Batch:
     wakes: set[str] = field(default_factory=set)
     """The queues that have work again once it is spoken."""
 
+    @property
+    def soonest(self) -> timedelta | None:
+        """How soon the first of them is due again."""
+        return min(self.columns["delays"]) if "delays" in self.columns else None
+
     def add(self, claim: Claim, **values: Any) -> None:
         for name, value in {"ids": claim.id, "claim_ids": claim.claim_id, **values}.items():
             self.columns.setdefault(name, []).append(value)
@@ -46,6 +53,8 @@ class Settled:
     moved: set[RunId] = field(default_factory=set)
     finished: list[RunId] = field(default_factory=list)
     wakes: set[str] = field(default_factory=set)
+    soonest: timedelta | None = None
+    """How soon the first that was put off is due again."""
 
 
 FINISHING = frozenset({"complete_runs", "fail_runs"})
@@ -55,7 +64,7 @@ def plan(settlements: Sequence[Settlement], *, noise: Callable[[], float] = rand
     """The statements that settle these, in one order for everyone: two settlers hardly ever wait in a circle."""
     batches: dict[str, Batch] = {}
     completed: list[tuple[Claim, bytes]] = []
-    for claim, outcome in sorted(settlements, key=_by_id):
+    for claim, outcome in sorted(settlements, key=by_id):
         if type(outcome) is Completed:  # nearly all of them, and there is nothing to decide
             completed.append((claim, outcome.result))
         else:
@@ -79,11 +88,6 @@ def _move(claim: Claim, outcome: Outcome, noise: float) -> Move:
         unread = f"{outcome.error.message}\n(and its retry policy cannot be read: {error})"
         return Failed(replace(outcome.error, message=unread, reason=Reason.GAVE_UP))
     return decide(outcome, retry=retry, failures=claim.failures, noise=noise)
-
-
-def _by_id(settlement: Settlement) -> tuple[bytes, int]:
-    """The statements need this order. Of two claims of one run the later counts, and it comes last."""
-    return settlement[0].id.bytes, settlement[0].attempt
 
 
 def _add(batches: dict[str, Batch], claim: Claim, move: Move) -> None:
@@ -116,6 +120,8 @@ async def apply(tx: Tx, batches: Sequence[Batch]) -> Settled:
         moved = [RunId(row["id"]) for row in await tx.rows(batch.statement, **batch.columns)]
         settled.moved.update(moved)
         settled.wakes |= batch.wakes
+        delays = [each for each in (settled.soonest, batch.soonest) if each is not None]
+        settled.soonest = min(delays, default=None)
         if batch.statement in FINISHING:
             settled.finished += moved
     return settled

@@ -11,7 +11,19 @@ from stepwell.executors.base import Body, contained, nobody
 class InlineExecutor:
     async def run(self, body: Body, input: bytes, begun: Callable[[], None] = nobody) -> bytes:
         begun()
-        return await _call(body, input)
+        signature = body.signature
+        try:
+            args, kwargs = signature.decode_input(input)
+            return signature.encode_result(await body.fn(*args, **kwargs))
+        except (SystemExit, KeyboardInterrupt) as error:
+            raise contained(error) from error
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # Nobody cancelled this task: the body awaited something cancelled. The worker would take it for
+            # a cancellation of its own.
+            raise contained(error) from error
 
     @property
     def stuck(self) -> int:
@@ -19,19 +31,3 @@ class InlineExecutor:
 
     async def close(self, grace: float = 0.0) -> None:
         """Nothing to close: calls belong to the tasks that await them."""
-
-
-async def _call(body: Body, input: bytes) -> bytes:
-    signature = body.signature
-    try:
-        args, kwargs = signature.decode_input(input)
-        return signature.encode_result(await body.fn(*args, **kwargs))
-    except (SystemExit, KeyboardInterrupt) as error:
-        raise contained(error) from error
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise
-        # Nobody cancelled this task: the body awaited something cancelled. The worker would take it for
-        # a cancellation of its own.
-        raise contained(error) from error

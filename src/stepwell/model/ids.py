@@ -12,12 +12,13 @@ import threading
 import time
 from collections.abc import Iterator
 from typing import NewType
-from uuid import UUID, uuid4
+from uuid import UUID, SafeUUID, uuid4
 
 RunId = NewType("RunId", UUID)
 ClaimId = NewType("ClaimId", UUID)
 WorkerId = NewType("WorkerId", UUID)
 
+_blank, _set = UUID.__new__, object.__setattr__
 _lock = threading.Lock()
 _last_ms = 0
 _counter = 0
@@ -39,7 +40,11 @@ def new_run_id() -> RunId:
         ms, counter = _last_ms, _counter
     high, low = counter >> 14, counter & 0x3FFF
     value = (ms << 80) | (0x7 << 76) | (high << 64) | (0b10 << 62) | (low << 48) | (noise & 0xFFFF_FFFF_FFFF)
-    return RunId(UUID(int=value))
+    # What UUID(int=value) does, without its checks of what else might have been given.
+    made = _blank(UUID)
+    _set(made, "int", value)
+    _set(made, "is_safe", SafeUUID.unknown)
+    return RunId(made)
 
 
 def _next_noise() -> int:

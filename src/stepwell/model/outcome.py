@@ -10,8 +10,10 @@ from stepwell.model.retry import Retry
 from stepwell.model.run import Error, Reason
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Completed:
+    """Not frozen, since nearly every attempt makes one."""
+
     result: bytes
 
 

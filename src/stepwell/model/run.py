@@ -92,11 +92,12 @@ class Page:
 class Claim:
     """A worker's right to one attempt of a run: the pair (id, claim_id) is what every write must name.
 
-    Not frozen, and compared by identity: one is made for every attempt on the hot path.
+    Not frozen, and compared by identity: one is made for every attempt on the hot path, its fields in the
+    order of the columns.
     """
 
-    id: RunId
     claim_id: ClaimId
+    id: RunId
     name: str
     queue: str
     priority: int
@@ -114,7 +115,14 @@ class Claim:
     @classmethod
     def bare(cls, run_id: RunId, claim_id: ClaimId, queue: str, attempt: int) -> Claim:
         """A claim of which only the fence is known: enough to give it back."""
-        return cls(run_id, claim_id, "", queue, 0, attempt, 0, b"{}", b"{}", None, None, None, None)
+        return cls(claim_id, run_id, "", queue, 0, attempt, 0, b"{}", b"{}", None, None, None, None)
+
+    @property
+    def fence(self) -> Fence:
+        return self.id, self.claim_id
+
+
+Fence = tuple[RunId, ClaimId]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +140,38 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """What a claim call took."""
+    """What a look for work took."""
 
     claims: list[Claim]
-    more: bool
-    """Whether a queue gave its whole share, and so may have more."""
+    share: int
+    """The most that any queue could give."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The last run that was taken from a queue: the next one stands behind it."""
+
+    queue: str
+    priority: int
+    id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a worker would claim from queues that it knows to be busy: up to `share` from each."""
+
+    claim_id: ClaimId
+    places: Sequence[Place]
+    share: int
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanged:
+    """What came of an exchange of completed runs for new claims."""
+
+    claims: list[Claim]
+    lost: set[RunId]
+    """Those of the completed whose claim was lost."""
 
 
 @dataclass(slots=True)
@@ -156,17 +191,13 @@ class Start:
     delay: timedelta | None = None
     at: datetime | None = None
     expires: timedelta | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """Who starts a run, when a run does."""
-
     parent_id: UUID | None = None
     root_id: UUID | None = None
 
-
-NO_FAMILY = Family()
+    @property
+    def is_plain(self) -> bool:
+        """Nothing has to be looked up or reckoned for its row: it has no key, and waits for no time."""
+        return self.key is None and self.delay is None and self.at is None and self.expires is None
 
 
 @dataclass(frozen=True, slots=True)

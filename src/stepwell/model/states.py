@@ -40,10 +40,12 @@ def _from(*states: State, to: State) -> Moves:
 # Statement -> {from: {to}}. A start makes a row: it has no state to come from.
 STARTS: dict[str, frozenset[State]] = {
     "start_runs": frozenset({State.PENDING, State.SCHEDULED}),
+    "start_run": frozenset({State.PENDING}),
     "start_run_again": frozenset({State.PENDING}),
 }
 MOVES: dict[str, Moves] = {
     "claim_runs": _from(State.PENDING, to=State.RUNNING),
+    "exchange_runs": _from(State.RUNNING, to=State.COMPLETED) | _from(State.PENDING, to=State.RUNNING),
     "complete_runs": _from(State.RUNNING, to=State.COMPLETED),
     "fail_runs": _from(State.RUNNING, to=State.FAILED),
     "retry_runs": _from(State.RUNNING, to=State.SCHEDULED),

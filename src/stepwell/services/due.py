@@ -3,28 +3,55 @@ started in time expires."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
 from stepwell.dispatch.base import Channel, Dispatch
 from stepwell.engine import runs
+from stepwell.services.service import Service
 from stepwell.store.pool import Database
 
 BATCH = 1000
-LOOK = 1.0
-"""Seconds between looks: a run started since the last one may be due sooner than any seen then."""
+LOOK = 5.0
+LOOK_DEAF = 0.5
+"""Seconds between looks: a run started since the last one may be due sooner than any seen then, and the word of
+it lost; the second while words do not arrive."""
 
 
-class Due:
+class Due(Service):
     name = "due"
 
     def __init__(self, database: Database, dispatch: Dispatch) -> None:
+        super().__init__()
         self._database = database
         self._dispatch = dispatch
+        self._next_look = 0.0
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        deaf = self._dispatch.subscribe(Channel.SCHEDULED, self._heard)
+        try:
+            yield
+        finally:
+            deaf()
+
+    def _heard(self, waits: Sequence[str] | None) -> None:
+        wait = min(map(float, waits), default=0.0) if waits else 0.0
+        if asyncio.get_running_loop().time() + wait < self._next_look:
+            self.sooner.set()
 
     async def run_once(self) -> float:
+        self.sooner.clear()
+        wait = await self._run_once()
+        self._next_look = asyncio.get_running_loop().time() + wait
+        return wait
+
+    async def _run_once(self) -> float:
+        look = LOOK if self._dispatch.hears else LOOK_DEAF
         wait = await runs.next_due(self._database)
-        if wait is not None and wait.total_seconds() > 0:
-            return min(wait.total_seconds(), LOOK)
-        if wait is None:
-            return LOOK
+        if wait is None or wait.total_seconds() > 0:
+            return look if wait is None else min(wait.total_seconds(), look)
         queues = await runs.due(self._database, limit=BATCH)
         self._dispatch.announce(Channel.PENDING, queues)
         expired = await runs.expire(self._database, limit=BATCH)

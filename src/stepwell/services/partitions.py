@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from stepwell.engine import retention, workers
+from stepwell.services.service import Service
 from stepwell.store.pool import Database
 
 LOOK = 3600.0
 BATCH = 1000
 
 
-class Partitions:
+class Partitions(Service):
     name = "partitions"
 
     def __init__(self, database: Database) -> None:
+        super().__init__()
         self._database = database
 
     async def run_once(self) -> float:

@@ -9,6 +9,7 @@ from stepwell.dispatch.base import Channel, Dispatch
 from stepwell.engine import runs, settle, workers
 from stepwell.model.outcome import Failed
 from stepwell.model.run import Error, Reason
+from stepwell.services.service import Service
 from stepwell.store.pool import Database
 from stepwell.telemetry import Telemetry, log
 
@@ -19,12 +20,13 @@ LOOK = 5.0
 LOST = Failed(Error("WorkerLost", "the worker that ran this attempt stopped renewing its lease", Reason.WORKER_LOST))
 
 
-class Reaper:
+class Reaper(Service):
     name = "reaper"
 
     def __init__(
         self, database: Database, dispatch: Dispatch, telemetry: Telemetry, *, calm: timedelta = runs.CALM
     ) -> None:
+        super().__init__()
         self._database = database
         self._dispatch = dispatch
         self._telemetry = telemetry
@@ -43,6 +45,8 @@ class Reaper:
             lost = await runs.lock_lost_claims(tx, limit=BATCH, calm=self._calm)
             settled = await settle.apply(tx, settle.plan([(claim, LOST) for claim in lost]))
         self._dispatch.announce(Channel.PENDING, settled.wakes)
+        if settled.soonest is not None:
+            self._dispatch.announce(Channel.SCHEDULED, [f"{settled.soonest.total_seconds():.3f}"])
         self._dispatch.announce(Channel.FINISHED, [run_id.hex for run_id in settled.finished])
         if lost:
             log.warning("reaped %d claims of lost workers", len(lost))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from typing import Protocol
 
+from stepwell.beside import within
 from stepwell.model.errors import Unavailable
 from stepwell.model.ids import WorkerId
 from stepwell.services.leader import Leadership
@@ -14,14 +16,22 @@ from stepwell.store.pool import Database
 from stepwell.telemetry import Telemetry, log
 
 
-class Service(Protocol):
+class Service(ABC):
     """Safe to run everywhere at once: that only one does saves work, not correctness."""
 
     name: str
 
+    def __init__(self) -> None:
+        self.sooner = asyncio.Event()
+        """Set when there is something to do before the time that was said."""
+
+    @abstractmethod
     async def run_once(self) -> float:
         """Do what there is to do; how many seconds until there may be more."""
-        ...
+
+    def listening(self) -> AbstractContextManager[None]:
+        """Entered by who repeats it, to hear what there is to hear meanwhile."""
+        return nullcontext()
 
 
 class Services:
@@ -53,6 +63,10 @@ class Services:
             await self._leadership.resign()
 
     async def _repeat(self, service: Service) -> None:
+        with service.listening():
+            await self._for_ever(service)
+
+    async def _for_ever(self, service: Service) -> None:
         pause = 0.2
         while True:
             await self._leadership.leads(service.name)
@@ -67,4 +81,4 @@ class Services:
                 log.exception("%s failed", service.name)
                 wait, pause = pause, min(pause * 2, 60.0)
             self._telemetry.tell("service.ran", service=service.name)
-            await asyncio.sleep(wait)
+            await within(wait, service.sooner.wait())

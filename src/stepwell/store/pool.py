@@ -7,8 +7,9 @@ a write may or may not have happened: who repeats it must be able to.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
+from operator import itemgetter
 from typing import Any, Protocol
 
 import asyncpg
@@ -24,6 +25,7 @@ SESSION = {
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
     "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
     "synchronous_commit": "on",
     "statement_timeout": "60s",
     "lock_timeout": "30s",
@@ -72,17 +74,26 @@ class Fetches(Protocol):
 
     async def fetch(self, query: str, *args: Any) -> list[Row]: ...
 
+    async def copy_records_to_table(
+        self, table_name: str, *, records: Iterable[Sequence[Any]], columns: Sequence[str], schema_name: str
+    ) -> str: ...
+
 
 class Transaction:
     """A connection on which named statements are spoken, mostly inside one open transaction."""
 
-    def __init__(self, connection: Fetches, statements: Statements) -> None:
+    def __init__(self, connection: Fetches, statements: Statements, schema: str = "stepwell") -> None:
         self.connection = connection
         self._statements = statements
+        self._schema = schema
 
     async def rows(self, name: str, /, **values: Any) -> list[Row]:
         statement = self._statements[name]
         return await self.connection.fetch(statement.sql, *statement.bind(values))
+
+    async def copy(self, table: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        """Insert rows, which are made while those before them are already on their way."""
+        await self.connection.copy_records_to_table(table, records=rows, columns=columns, schema_name=self._schema)
 
 
 class Database:
@@ -150,7 +161,7 @@ class Database:
             try:
                 transaction = connection.transaction()
                 await transaction.start()
-                yield Transaction(connection, self.statements)
+                yield Transaction(connection, self.statements, self.schema)
                 await transaction.commit()
             except (asyncio.CancelledError, TimeoutError, *_DEAD_LINE):
                 # No answer may ever come on it. To hang up rolls back as well, and waits for nobody.
@@ -229,8 +240,7 @@ async def prepare(connection: asyncpg.Connection[Row]) -> None:
     )
 
 
-def _without_version(data: bytes) -> bytes:
-    return data[1:]
+_without_version = itemgetter(slice(1, None))
 
 
 async def _as_it_is(_connection: object) -> None:

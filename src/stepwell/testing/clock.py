@@ -53,12 +53,13 @@ class Clock:
         if workers_live_on:
             await self._execute(_KEEP_WORKERS, length)
             await self._execute(_KEEP_LEADERS, length)
+        await self._execute("select pg_notify($1, '0')", f"{self._schema}_scheduled")
 
     async def restore(self) -> None:
         """Back to real time."""
         await self._execute(_RESTORE)
 
-    async def _execute(self, sql: str, *values: timedelta) -> None:
+    async def _execute(self, sql: str, *values: timedelta | str) -> None:
         connection = await asyncpg.connect(self._dsn)
         try:
             await connection.execute(in_schema(sql, self._schema), *values)

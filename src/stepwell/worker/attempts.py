@@ -1,5 +1,10 @@
 """The attempts under way: each from its claim until the tables have its outcome.
 
+What is claimed waits in line until there is a slot; where bodies are quick it never waits long, and what does
+is given back. A body that ends without waiting for anything costs neither a task nor a turn of the event
+loop: one task takes one after the other through its first step. The first that has to wait keeps the task to
+itself, and another task goes on with the line.
+
 An attempt ends by its body, or from outside by a verdict: its time is out, the worker stops, the lease is lost.
 A body that then ends in time has the last word; one that does not is settled without, and keeps its slot but
 not its claim. An attempt whose claim is lost ends without a word: there is nothing to settle.
@@ -8,22 +13,24 @@ not its claim. An attempt whose claim is lost ends without a word: there is noth
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections import deque
+from collections.abc import Callable, Container, Coroutine, Iterable, Mapping, Sequence
+from contextvars import copy_context
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from stepwell.context import Running
 from stepwell.executors.base import Body, Executor, contained, nobody
-from stepwell.model.ids import ClaimId, RunId
 from stepwell.model.outcome import Completed, Outcome, Released
-from stepwell.model.run import Claim
+from stepwell.model.run import Claim, Fence
 from stepwell.telemetry import log
 from stepwell.worker.run_task import failed, run_task, timed_out
+from stepwell.worker.steps import Rest
 
 CLEANUP = 1.0
 """Seconds a cancelled body has to clean up before its attempt is settled without it."""
-
-Fence = tuple[RunId, ClaimId]
+TURN = 0.002
+"""Seconds of first steps after which everyone else on the event loop has a turn."""
 
 
 class Runnable(Body, Protocol):
@@ -46,107 +53,197 @@ class Bodies:
 
 
 @dataclass(slots=True, eq=False)
-class Attempt:
-    running: Running
+class Attempt(Running):
+    """One attempt. Nearly all of it is for those whose body has to wait."""
+
     task: asyncio.Task[None] | None = None
     verdict: Outcome | None = None
     """How it ends if we end it; none when its claim is lost."""
     settled: bool = False
-    timers: list[asyncio.TimerHandle] = field(default_factory=list)
-
-    @property
-    def claim(self) -> Claim:
-        return self.running.claim
-
-    @property
-    def fence(self) -> Fence:
-        return self.claim.id, self.claim.claim_id
+    begun_at: float | None = None
+    timers: tuple[asyncio.TimerHandle, ...] = ()
 
 
 class Attempts:
-    def __init__(self, bodies: Bodies, *, settle: Callable[[Claim, Outcome], None], ended: Callable[[], None]) -> None:
-        """`settle` takes an outcome to the tables; `ended` is told when an attempt has left its slot."""
+    def __init__(
+        self, bodies: Bodies, *, slots: int, settle: Callable[[Claim, Outcome], None], ended: Callable[[], None]
+    ) -> None:
+        """`settle` takes an outcome to the tables; `ended` is told when there may be room for more."""
         self._bodies = bodies
+        self._slots = slots
         self._settle = settle
         self._told_ended = ended
+        self._line: deque[Claim] = deque()
+        self._oldest: Claim | None = None
         self._under_way: dict[Claim, Attempt] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.stepping = False
+        """Whether a task is taking the line through its first steps."""
         self._idle = asyncio.Event()
-        self.known: set[Fence] = set()
+        self.known: set[Claim] = set()
         """Every claim that was heard of and is not settled yet."""
-        self.alone: set[Fence] = set()
+        self.alone: set[Claim] = set()
         """Those of them that must be alone. Until they are settled: a death before that takes the outcome along."""
-
-    def __len__(self) -> int:
-        return len(self._under_way)
+        self.ended_at_once = 0
+        """Bodies that ended in their first step, so far."""
 
     @property
     def taken(self) -> int:
-        """Slots that are not free: attempts, and threads that go on after theirs."""
-        return len(self._under_way) + self._bodies.stuck
+        """Slots that are not free: attempts, claims in line for one, and threads that go on after theirs."""
+        return len(self._under_way) + len(self._line) + self._bodies.stuck
 
-    def begin(self, claim: Claim) -> None:
-        attempt = Attempt(Running(claim))
-        self.known.add(attempt.fence)
-        if claim.alone:
-            self.alone.add(attempt.fence)
-        self._under_way[claim] = attempt
+    @property
+    def has_room(self) -> bool:
+        """Whether a slot is free now, whoever is in line for it."""
+        return len(self._under_way) < self._room
+
+    def begin(self, claims: Sequence[Claim]) -> None:
+        self.known.update(claims)
+        self.alone.update([claim for claim in claims if claim.alone])
+        self._line.extend(claims)
         self._idle.clear()
-        attempt.task = asyncio.create_task(self._run(attempt))
+        self._go_on()
 
     def give_back(self, claim: Claim) -> None:
         """Release a claim without an attempt at it."""
-        self.known.add((claim.id, claim.claim_id))
+        self.known.add(claim)
         self._settle(claim, Released())
 
-    def forget(self, claim: Claim) -> None:
-        """The tables have its outcome, or have refused it."""
-        self.known.discard((claim.id, claim.claim_id))
-        if claim.alone:
-            self.alone.discard((claim.id, claim.claim_id))
+    def give_back_stale(self) -> None:
+        """Called now and then: what waited in line ever since the last call may find a slot elsewhere sooner."""
+        self._go_on()  # a thread that was given up ends unheard, and leaves a slot
+        if self._line and self._line[0] is self._oldest:
+            log.info("%d claims found no slot here in time: released", len(self._line))
+            self.leave_line(Released())
+        self._oldest = next(iter(self._line), None)
+
+    def forget(self, claims: Iterable[Claim]) -> None:
+        """The tables have their outcomes, or have refused them."""
+        self.known.difference_update(claims)
+        if self.alone:
+            self.alone.difference_update(claims)
 
     def end(self, attempt: Attempt, verdict: Outcome | None) -> None:
         """End an attempt from outside; with no verdict its claim is lost.
 
         Only once: a second cancellation would cut short the cleanup after the first.
         """
-        if attempt.settled or attempt.task is None or attempt.running.cancelled:
+        if attempt.settled or attempt.task is None or attempt.cancelled:
             return
         attempt.verdict = verdict
-        attempt.running.cancelled = True
+        attempt.cancelled = True
         attempt.task.cancel()
         self._later(CLEANUP, attempt, lambda: self._settle_without_body(attempt))
 
     def end_all(self, verdict: Outcome | None) -> None:
+        self.leave_line(verdict)
         for attempt in list(self._under_way.values()):
             self.end(attempt, verdict)
 
-    def end_lost(self, before: Iterable[Attempt], held: Mapping[Fence, Claim]) -> None:
-        """End those whose claim the table no longer gives to us."""
-        for attempt in before:
-            if attempt.fence not in held:
+    def end_lost(self, before: Container[Claim], held: Container[Fence]) -> None:
+        """End those, of all that were here before, whose claim the table no longer gives to us."""
+        lost = {claim for claim in self._line if claim in before and claim.fence not in held}
+        if lost:
+            self._line = deque(claim for claim in self._line if claim not in lost)
+            self.forget(lost)
+        for claim, attempt in list(self._under_way.items()):
+            if claim in before and claim.fence not in held:
                 self.end(attempt, None)
 
-    def snapshot(self) -> list[Attempt]:
-        return list(self._under_way.values())
+    def snapshot(self) -> set[Claim]:
+        """All whose body has not ended."""
+        return {*self._under_way, *self._line}
 
     async def idle(self) -> None:
-        if self._under_way:
+        while self._under_way or self._line or self.stepping:
+            self._idle.clear()
             await self._idle.wait()
 
     def abandon(self) -> None:
         """Wait for no body any longer."""
-        for attempt in self.snapshot():
+        self.leave_line(Released())
+        for attempt in list(self._under_way.values()):
             self._settle_without_body(attempt)
         self._under_way.clear()
         self._idle.set()
 
-    async def _run(self, attempt: Attempt) -> None:
+    def leave_line(self, verdict: Outcome | None) -> None:
+        claims, self._line = self._line, deque()
+        if verdict is None:
+            self.forget(claims)
+            return
+        for claim in claims:
+            self._settle(claim, verdict)
+
+    # -- first steps
+
+    @property
+    def _room(self) -> int:
+        return self._slots - self._bodies.stuck
+
+    def _go_on(self) -> None:
+        if self._line and not self.stepping and self.has_room:
+            self.stepping = True
+            task = asyncio.create_task(self._step())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _step(self) -> None:
+        """Take the line through its first steps. The first that has to wait has this task to itself from then on."""
+        me = asyncio.current_task()
+        assert me is not None
+        clock, room = asyncio.get_running_loop().time, self._room
+        turn = clock() + TURN
+        while self._line and len(self._under_way) < room:
+            attempt = Attempt(self._line.popleft())
+            context, steps = copy_context(), self._run(attempt)
+            try:
+                awaited = context.run(steps.send, None)
+            except StopIteration as stop:
+                self._end_at_once(attempt, stop.value)
+            except BaseException as error:
+                self._end_at_once(attempt, failed(contained(error)))
+            else:
+                self._wait(attempt, me)
+                self._stepped()
+                await self._to_the_end(attempt, Rest(steps, context, awaited))
+                return
+            if me.cancelling() or getattr(me, "_must_cancel", False):
+                break  # by its own body, even if it changed its mind: who came next would be cancelled for it
+            if clock() > turn:
+                self._told_ended()
+                await asyncio.sleep(0)
+                turn = clock() + TURN
+        self._stepped()
+
+    def _stepped(self) -> None:
+        self.stepping = False
+        self._go_on()
+        self._told_ended()
+        if not self._under_way and not self._line:
+            self._idle.set()
+
+    def _run(self, attempt: Attempt) -> Coroutine[Any, Any, Outcome]:
         body = self._bodies.by_name[attempt.claim.name]
+        begun = nobody if attempt.claim.timeout is None else lambda: self._begun(attempt)
+        return run_task(attempt, body, self._bodies.executors[body.executor], begun=begun)
+
+    def _end_at_once(self, attempt: Attempt, outcome: Outcome) -> None:
+        self.ended_at_once += 1
+        self._settle(attempt.claim, outcome)
+
+    # -- those that wait
+
+    def _wait(self, attempt: Attempt, task: asyncio.Task[None]) -> None:
+        attempt.task = task
+        self._under_way[attempt.claim] = attempt
+        if attempt.begun_at is not None:
+            self._time(attempt)
+
+    async def _to_the_end(self, attempt: Attempt, rest: Rest[Outcome]) -> None:
         outcome: Outcome
         try:
-            executor = self._bodies.executors[body.executor]
-            begun = nobody if attempt.claim.timeout is None else lambda: self._time(attempt)
-            outcome = await run_task(attempt.running, body, executor, begun=begun)
+            outcome = await rest
         except BaseException as error:
             # A cancellation that was not ours: the body cancelled the task it runs in, and would do so for
             # ever if it were released. Anything else is a mistake of ours, and must not leave the run running.
@@ -154,29 +251,36 @@ class Attempts:
         for timer in attempt.timers:
             timer.cancel()
         self._left(attempt)
-        if attempt.running.cancelled and not (attempt.verdict and isinstance(outcome, Completed)):
+        if attempt.cancelled and not (attempt.verdict and isinstance(outcome, Completed)):
             self._conclude(attempt, attempt.verdict)
         else:
             self._conclude(attempt, outcome)
 
-    def _time(self, attempt: Attempt) -> None:
+    def _begun(self, attempt: Attempt) -> None:
         """Its body begins now: what it waited for room before does not count."""
-        if (timeout := attempt.claim.timeout) is not None:
+        attempt.begun_at = asyncio.get_running_loop().time()
+        if attempt.task is not None:
+            self._time(attempt)
+
+    def _time(self, attempt: Attempt) -> None:
+        if (timeout := attempt.claim.timeout) is not None and attempt.begun_at is not None:
             seconds = timeout.total_seconds()
-            self._later(seconds, attempt, lambda: self.end(attempt, timed_out(seconds)))
+            left = attempt.begun_at + seconds - asyncio.get_running_loop().time()
+            self._later(left, attempt, lambda: self.end(attempt, timed_out(seconds)))
 
     def _left(self, attempt: Attempt) -> None:
         if self._under_way.pop(attempt.claim, None) is not None:
-            if not self._under_way:
-                self._idle.set()
+            self._go_on()
             self._told_ended()
+            if not self._under_way and not self._line:
+                self._idle.set()
 
     def _conclude(self, attempt: Attempt, outcome: Outcome | None) -> None:
         if attempt.settled:
             return
         attempt.settled = True
         if outcome is None:
-            self.forget(attempt.claim)
+            self.forget([attempt.claim])
         else:
             self._settle(attempt.claim, outcome)
 
@@ -186,4 +290,4 @@ class Attempts:
             self._conclude(attempt, attempt.verdict)
 
     def _later(self, seconds: float, attempt: Attempt, what: Callable[[], None]) -> None:
-        attempt.timers.append(asyncio.get_running_loop().call_later(seconds, what))
+        attempt.timers += (asyncio.get_running_loop().call_later(seconds, what),)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Container, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
-from stepwell.dispatch.base import Channel, Dispatch
+from stepwell.dispatch.base import WE, WHO, Channel, Dispatch
 from stepwell.engine import runs, settle, workers
 from stepwell.engine.workers import Identity
 from stepwell.model.ids import ClaimId, RunId
-from stepwell.model.run import Claim, Claimed, Wanted
+from stepwell.model.run import Claim, Claimed, Exchanged, Order, Wanted
 from stepwell.store.pool import Database, Transaction, reaching
-from stepwell.worker.link import Renew, Settlement
+from stepwell.worker.link import Completion, Renew, Settlement
+
+AWAITED = 15.0
+"""Seconds for which finished runs are announced after someone last said to be waiting for any."""
 
 
 class DirectLink:
@@ -24,10 +28,19 @@ class DirectLink:
         self._identity = identity
         self._names = names
         self._lease = lease
+        self._awaited_until = 0.0
 
     async def claim(self, claim_id: ClaimId, limit: int, *, alone: bool) -> Claimed:
         wanted = Wanted(self._identity.id, self._identity.queues, self._names, limit, alone)
         return await self._dispatch.claim(wanted, claim_id)
+
+    async def exchange(self, completed: Sequence[Completion], order: Order) -> Exchanged:
+        exchanged = await runs.exchange(self._database, completed, order, worker=self._identity.id, names=self._names)
+        if completed:
+            lost = exchanged.lost
+            finished = [claim.id for claim, _ in completed]
+            self._announce_finished(finished if not lost else [each for each in finished if each not in lost])
+        return exchanged
 
     async def settle(self, settlements: Sequence[Settlement], *, repeated: bool) -> set[RunId]:
         batches = settle.plan(settlements)
@@ -37,16 +50,22 @@ class DirectLink:
             async with self._database.transaction() as tx:
                 settled = await settle.apply(tx, batches)
         self._dispatch.announce(Channel.PENDING, settled.wakes)
+        if settled.soonest is not None:
+            self._dispatch.announce(Channel.SCHEDULED, [f"{settled.soonest.total_seconds():.3f}"])
         lost = [claim for claim, _ in settlements if claim.id not in settled.moved]
         if lost and repeated:
             ours = await settle.already_settled(self._database, lost)
             settled.finished += [claim.id for claim in lost if claim.id in ours]
             lost = [claim for claim in lost if claim.id not in ours]
-        self._dispatch.announce(Channel.FINISHED, [run_id.hex for run_id in settled.finished])
+        self._announce_finished(settled.finished)
         return {claim.id for claim in lost}
 
-    async def held(self) -> list[Claim]:
-        return await runs.held(self._database, self._identity.id)
+    def _announce_finished(self, ids: Sequence[RunId]) -> None:
+        if self._awaited_until > asyncio.get_running_loop().time():
+            self._dispatch.announce(Channel.FINISHED, [run_id.hex for run_id in ids])
+
+    async def held(self, claim_ids: Sequence[ClaimId] | None) -> list[Claim]:
+        return await runs.held(self._database, self._identity.id, claim_ids)
 
     @asynccontextmanager
     async def lease(self) -> AsyncIterator[Renew]:
@@ -54,7 +73,11 @@ class DirectLink:
 
         async def renew() -> None:
             with reaching():
-                await workers.renew(Transaction(connection, self._database.statements), self._identity, self._lease)
+                await workers.renew(
+                    Transaction(connection, self._database.statements, self._database.schema),
+                    self._identity,
+                    self._lease,
+                )
 
         try:
             yield renew
@@ -78,11 +101,20 @@ class DirectLink:
             Channel.CANCELLED, lambda ids: cancelled(None if ids is None else frozenset(ids))
         )
 
+        deaf_to_awaiting = self._dispatch.subscribe(Channel.AWAITED, self._heard_awaiting)
+
         def end() -> None:
             deaf_to_work()
             deaf_to_cancels()
+            deaf_to_awaiting()
 
         return end
+
+    def _heard_awaiting(self, words: Sequence[str] | None) -> None:
+        if words is None:
+            self._dispatch.announce(Channel.AWAITED, [WHO])
+        elif WE in words:
+            self._awaited_until = asyncio.get_running_loop().time() + AWAITED
 
     @property
     def hears(self) -> bool:

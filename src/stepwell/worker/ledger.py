@@ -1,43 +1,101 @@
 """Outcomes on their way to the tables: a group commit.
 
-What is ready together commits together. The next group leaves as soon as the last one has returned, so an
-idle worker adds no wait and a busy one fills its groups by itself.
+What is ready together commits together. Completed runs, which are nearly all, leave with the next exchange for
+new claims; everything else, and whatever an exchange did not get through, is settled here. The next group leaves
+as soon as the last one has returned, so an idle worker adds no wait and a busy one fills its groups by itself.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from stepwell.model.errors import Unavailable
 from stepwell.model.ids import RunId
 from stepwell.model.outcome import Completed, Failed, Outcome
 from stepwell.model.run import Claim, Error, Reason
 from stepwell.telemetry import Telemetry, log
-from stepwell.worker.link import Link, Settlement
+from stepwell.worker.link import Completion, Link, Settlement
 
 GROUP = 500
 
 
 class Ledger:
-    def __init__(self, link: Link, telemetry: Telemetry, *, settled: Callable[[Sequence[Settlement]], None]) -> None:
-        """`settled` is told of each group once the tables have its outcomes, or have refused them."""
+    def __init__(
+        self,
+        link: Link,
+        telemetry: Telemetry,
+        *,
+        settled: Callable[[Sequence[Settlement]], None],
+        completed: Callable[[], None],
+    ) -> None:
+        """`settled` is told of each group once the tables have its outcomes, or have refused them; `completed`,
+        that there is something to exchange."""
         self._link = link
         self._telemetry = telemetry
-        self._settled = settled
+        self._told_settled = settled
+        self._told_completed = completed
+        self._completed: deque[Completion] = deque()
         self._waiting: deque[Settlement] = deque()
+        self._returned: deque[Sequence[Settlement]] = deque()
+        self._unsettled = 0
+        self._exchanging = True
         self._stirred = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        """How many outcomes the tables do not have yet."""
+        return self._unsettled
 
     def add(self, claim: Claim, outcome: Outcome) -> None:
-        self._waiting.append((claim, outcome))
-        self._empty.clear()
+        self._unsettled += 1
+        if type(outcome) is Completed and self._exchanging:
+            self._completed.append((claim, outcome))
+            if len(self._completed) == 1:
+                self._told_completed()
+        else:
+            self._waiting.append((claim, outcome))
+            self._stirred.set()
+        if self._unsettled == 1:
+            self._empty.clear()
+
+    @property
+    def completed(self) -> int:
+        """How many wait for an exchange."""
+        return len(self._completed)
+
+    def take_completed(self) -> list[Completion]:
+        """For an exchange: a group of completed runs. It is then `settled` or `returned`."""
+        completed = self._completed
+        if len(completed) <= GROUP:
+            taken = list(completed)
+            completed.clear()
+            return taken
+        return [completed.popleft() for _ in range(GROUP)]
+
+    def returned(self, group: Sequence[Completion]) -> None:
+        """An exchange did not get them through, or did and lost its answer."""
+        if group:
+            self._returned.append(group)
+            self._stirred.set()
+
+    def no_more_exchanges(self) -> None:
+        """From now on everything is settled here."""
+        self._exchanging = False
+        self._waiting.extend(self._completed)
+        self._completed.clear()
         self._stirred.set()
+
+    def settled(self, group: Sequence[Settlement], lost: Collection[RunId]) -> None:
+        self._unsettled -= len(group)
+        self._told_settled(group)
+        self._telemetry.tell("worker.settled", settlements=group, lost=lost)
+        if lost:
+            log.warning("%d outcomes were refused: their claims are lost", len(lost))
+        if not self._unsettled:
+            self._empty.set()
 
     async def drained(self) -> None:
         """Wait until the tables have everything that was added."""
@@ -47,10 +105,10 @@ class Ledger:
         while True:
             await self._stirred.wait()
             self._stirred.clear()
+            while self._returned:
+                await self._settle(self._returned.popleft(), repeated=True)
             while self._waiting:
-                group = [self._waiting.popleft() for _ in range(min(GROUP, len(self._waiting)))]
-                await self._settle(group)
-            self._empty.set()
+                await self._settle([self._waiting.popleft() for _ in range(min(GROUP, len(self._waiting)))])
 
     async def _settle(self, group: Sequence[Settlement], *, repeated: bool = False) -> None:
         """Settle a group, for as long as it takes. If it is refused as a whole, one by one."""
@@ -64,10 +122,7 @@ class Ledger:
                     await self._settle([each], repeated=True)
                 return
             lost = await self._give_up(group[0], error)
-        self._settled(group)
-        self._telemetry.tell("worker.settled", settlements=group, lost=lost)
-        if lost:
-            log.warning("%d outcomes were refused: their claims are lost", len(lost))
+        self.settled(group, lost)
 
     async def _insist(self, group: Sequence[Settlement], *, repeated: bool) -> set[RunId]:
         pause = 0.05

@@ -1,4 +1,4 @@
-"""What a worker asks of the system: six verbs. How they travel is the link's business."""
+"""What a worker asks of the system: seven verbs. How they travel is the link's business."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from stepwell.model.ids import ClaimId, RunId
-from stepwell.model.outcome import Outcome
-from stepwell.model.run import Claim, Claimed
+from stepwell.model.outcome import Completed, Outcome
+from stepwell.model.run import Claim, Claimed, Exchanged, Order
 
 Settlement = tuple[Claim, Outcome]
+Completion = tuple[Claim, Completed]
 Renew = Callable[[], Awaitable[None]]
 
 
@@ -21,6 +22,10 @@ class Link(Protocol):
         """Up to `limit` runs that this worker can run, now its own; one that must be alone only if `alone`."""
         ...
 
+    async def exchange(self, completed: Sequence[Completion], order: Order) -> Exchanged:
+        """Record these, and claim what is ordered, in one step: both are done, or neither is."""
+        ...
+
     async def settle(self, settlements: Sequence[Settlement], *, repeated: bool) -> set[RunId]:
         """Record how attempts ended, all of them in one transaction; those whose claim was lost.
 
@@ -29,8 +34,8 @@ class Link(Protocol):
         """
         ...
 
-    async def held(self) -> list[Claim]:
-        """What the system says this worker holds: bare claims."""
+    async def held(self, claim_ids: Sequence[ClaimId] | None) -> list[Claim]:
+        """What the system says this worker holds, of these claims or at all: bare claims."""
         ...
 
     def lease(self) -> AbstractAsyncContextManager[Renew]:

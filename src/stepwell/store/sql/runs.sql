@@ -6,71 +6,6 @@
 -- lost its claim. Its arrays are in ascending order of :ids, and `width_bucket` finds a row's place in
 -- them by halving. A join with unnest would be planned for one row, as a loop over n * n.
 
--- name: start_runs
--- moves: -> pending, scheduled
--- A key is reserved first: only rows that reserved theirs, or have none, are inserted. An expired key
--- may be taken over once its run is no longer live.
-with given as (
-    select *
-      from unnest(
-               :ids::uuid[], :names::text[], :queues::text[], :priorities::smallint[], :states::text[],
-               :inputs::jsonb[], :keys::text[], :digests::bytea[], :tags::jsonb[], :retries::jsonb[],
-               :timeouts::interval[], :delays::interval[], :ats::timestamptz[], :expiries::interval[]
-           ) as given (id, name, queue, priority, state, input, key, digest, tags, retry,
-                       timeout, delay, at, expiry)
-), reserved as (
-    insert into stepwell.keys as k (key, digest, run_id, expires_at)
-    select g.key, g.digest, g.id, stepwell.now() + :keep_keys::interval
-      from given g
-     where g.key is not null
-     order by g.key
-        on conflict (key) do update
-       set digest = excluded.digest, run_id = excluded.run_id, expires_at = excluded.expires_at
-     where k.expires_at <= stepwell.now()
-       and not exists (select from stepwell.runs r where r.id = k.run_id)
-    returning run_id
-)
-insert into stepwell.runs (
-           id, name, queue, priority, state, input, key, tags, retry, timeout,
-           due_at, expires_at, parent_id, root_id
-       )
-select g.id, g.name, g.queue, g.priority, g.state, g.input, g.key, g.tags, g.retry, g.timeout,
-       coalesce(g.at, stepwell.now() + g.delay), stepwell.now() + g.expiry, :parent_id::uuid, :root_id::uuid
-  from given g
- where (g.key is null or g.id in (select run_id from reserved))
-   and not exists (select from stepwell.repeated_starts s where s.run_id = g.id)
-    on conflict (id) do nothing
-returning id;
-
--- name: start_run_again
--- moves: -> pending
--- A finished run never comes back: this is a new one that names its origin.
-insert into stepwell.runs (
-           id, kind, name, queue, priority, state, input, tags, retry, timeout, parent_id, root_id, retry_of
-       )
-select :id::uuid, f.kind, f.name, f.queue, f.priority, 'pending', f.input, f.tags, f.retry, f.timeout,
-       f.parent_id, f.root_id, f.id
-  from stepwell.finished_runs f
- where f.id = :origin::uuid
-   and not exists (select from stepwell.repeated_starts s where s.run_id = :id::uuid)
-    on conflict (id) do nothing
-returning queue;
-
--- name: undo_finished_starts
--- For a start that is repeated because its answer was lost: the first one may have committed and the
--- run have finished since. Ours is then taken back, in the transaction that made it.
-delete from stepwell.runs r
- where r.id = any(:ids::uuid[])
-   and r.state in ('pending', 'scheduled')
-   and r.attempt = 0
-   and exists (select from stepwell.finished_runs f where f.id = r.id);
-
--- name: note_repeated_starts
--- In the same transaction, last: from its commit on, the first try of these starts can do nothing any more.
-insert into stepwell.repeated_starts (run_id)
-select unnest(:ids::uuid[])
-    on conflict (run_id) do nothing;
-
 -- name: claim_runs
 -- moves: pending -> running
 -- One index range per queue. Without a list of queues, every queue that has pending runs is found by
@@ -94,7 +29,8 @@ with recursive busy (queue) as (
      where o.queue = (select r.queue from stepwell.runs r
                        where r.state = 'pending' and r.queue = o.queue order by r.priority, r.id limit 1)
        and not exists (select from stepwell.queues q where q.name = o.queue and q.paused_at is not null)
-       and exists (select from stepwell.workers w where w.id = :worker::uuid and w.lease_until > stepwell.now())
+       and exists (select from stepwell.workers w where w.id = :worker::uuid and w.lease_until > stepwell.now()
+                     and w.stopped_at is null)
      order by random()
      limit :limit
 ), lone as materialized (
@@ -137,8 +73,70 @@ update stepwell.runs r
        claimed_by = :worker::uuid,
        started_at = stepwell.now()
  where r.id = any(array(select n.id from next n))
-returning r.id, r.name, r.queue, r.priority, r.input, r.key, r.tags, r.retry, r.timeout, r.attempt,
-          r.failures, r.root_id, r.alone, (select s.size from share s) as share;
+returning r.id, r.name, r.queue, r.priority, r.attempt, r.failures, r.input, r.retry, r.timeout, r.key, r.tags,
+          r.root_id, r.alone, (select s.size from share s) as share;
+
+-- name: exchange_runs
+-- moves: running -> completed; pending -> running
+-- The hot path, one statement and one commit: what this worker completed for what it runs next. It claims
+-- only from queues that a claim found busy, in each behind the last run that it took there, so that the
+-- dead entries of all that went before are not read again. What comes to stand before that place
+-- (more urgent, tried again) is left to claim_runs.
+-- `moved` is null when every id was, else those that were; there is a row even when nothing is claimed.
+with done as (
+    delete from stepwell.runs r
+     where r.id = any(:ids::uuid[])
+       and r.claim_id = (:claim_ids::uuid[])[width_bucket(r.id, :ids::uuid[])]
+       and r.state = 'running'
+    returning r.*, :results::jsonb -> (width_bucket(r.id, :ids::uuid[]) - 1) as result
+), kept as (
+    insert into stepwell.finished_runs (
+               id, kind, name, queue, priority, state, input, result, key, tags, retry, timeout, attempt,
+               failures, expires_at, claim_id, claimed_by, started_at, created_at, finished_at, parent_id,
+               root_id, retry_of, node, map_index
+           )
+    select id, kind, name, queue, priority, 'completed', input, result, key, tags, retry, timeout, attempt,
+           failures, expires_at, claim_id, claimed_by, started_at, created_at, stepwell.now(), parent_id,
+           root_id, retry_of, node, map_index
+      from done
+    returning id
+), open as (
+    select p.queue, p.priority, p.id
+      from unnest(:queues::text[], :priorities::smallint[], :places::uuid[]) as p (queue, priority, id)
+     where not exists (select from stepwell.queues q where q.name = p.queue and q.paused_at is not null)
+       and exists (select from stepwell.workers w where w.id = :worker::uuid and w.lease_until > stepwell.now()
+                     and w.stopped_at is null)
+), next as materialized (
+    select p.id
+      from open o
+     cross join lateral (
+           select r.id
+             from stepwell.runs r
+            where r.state = 'pending'
+              and r.queue = o.queue
+              and (r.priority, r.id) > (o.priority, o.id)
+              and not r.alone
+              and r.name = any(:names::text[])
+              and (r.expires_at is null or r.expires_at > stepwell.now())
+            order by r.priority, r.id
+            limit :share
+              for update skip locked
+           ) p
+), claimed as (
+    update stepwell.runs r
+       set state = 'running',
+           attempt = r.attempt + 1,
+           claim_id = :claim_id::uuid,
+           claimed_by = :worker::uuid,
+           started_at = stepwell.now()
+     where r.id = any(array(select n.id from next n))
+    returning r.id, r.name, r.queue, r.priority, r.attempt, r.failures, r.input, r.retry, r.timeout, r.key, r.tags,
+              r.root_id, r.alone
+)
+select m.moved, c.*
+  from (select case when (select count(*) from kept) < cardinality(:ids::uuid[])
+                    then array(select k.id from kept k) end as moved) m
+  left join claimed c on true;
 
 -- name: complete_runs
 -- moves: running -> completed
@@ -356,8 +354,8 @@ with recursive holder (id) as (
 select r.*
   from lost l
  cross join lateral (
-       select r.id, r.name, r.queue, r.priority, r.input, r.key, r.tags, r.retry, r.timeout, r.attempt,
-              r.failures, r.root_id, r.alone, r.claim_id, r.claimed_by
+       select r.id, r.name, r.queue, r.priority, r.attempt, r.failures, r.input, r.retry, r.timeout, r.key,
+              r.tags, r.root_id, r.alone, r.claim_id, r.claimed_by
          from stepwell.runs r
         where r.claimed_by = l.id
         limit :limit
@@ -379,6 +377,13 @@ select extract(epoch from least(
 select r.id, r.claim_id, r.queue, r.attempt
   from stepwell.runs r
  where r.claimed_by = :worker::uuid;
+
+-- name: held_of_claims
+-- The same, of some claims only: what a worker asks every second costs what it holds, not what it once held.
+select r.id, r.claim_id, r.queue, r.attempt
+  from stepwell.runs r
+ where r.claimed_by = :worker::uuid
+   and r.claim_id = any(:claim_ids::uuid[]);
 
 -- name: settled_claims
 -- Of claims whose settling lost its answer, those that are settled: by a finished run or an ended attempt.

@@ -1,5 +1,13 @@
 -- What the migrations make. Written by a test: STEPWELL_WRITE_SCHEMA=1 ./dev test tests/store/test_schema.py
 
+create domain stepwell.kind_name as text constraint kind_is_known CHECK ((VALUE = ANY (ARRAY['task'::text, 'workflow'::text, 'graph'::text])));
+create domain stepwell.object_value as jsonb constraint json_is_object CHECK ((jsonb_typeof(VALUE) = 'object'::text));
+create domain stepwell.queue_name as text constraint queue_is_sane CHECK (((octet_length(VALUE) >= 1) AND (octet_length(VALUE) <= 100)));
+create domain stepwell.run_key as text constraint key_is_sane CHECK (((octet_length(VALUE) >= 1) AND (octet_length(VALUE) <= 500)));
+create domain stepwell.run_name as text constraint name_is_sane CHECK (((octet_length(VALUE) >= 1) AND (octet_length(VALUE) <= 200)));
+create domain stepwell.time_limit as interval constraint timeout_is_positive CHECK ((VALUE > '00:00:00'::interval));
+create domain stepwell.urgency as smallint constraint priority_is_1_to_100 CHECK (((VALUE >= 1) AND (VALUE <= 100)));
+
 create table stepwell.attempts (
     run_id uuid not null,
     attempt integer not null,
@@ -59,10 +67,7 @@ create table stepwell.finished_runs (
     node text collate "C",
     map_index integer,
     constraint finished_runs_pkey PRIMARY KEY (id, finished_at),
-    constraint error_iff_failed CHECK (((state = 'failed'::text) = (error IS NOT NULL))),
-    constraint final_attempt_is_whole CHECK ((((claim_id IS NULL) = (claimed_by IS NULL)) AND ((claim_id IS NULL) = (started_at IS NULL)))),
-    constraint result_iff_completed CHECK (((state = 'completed'::text) = (result IS NOT NULL))),
-    constraint state_is_final CHECK ((state = ANY (ARRAY['completed'::text, 'failed'::text, 'cancelled'::text, 'expired'::text, 'skipped'::text])))
+    constraint row_fits_state CHECK (((state = ANY (ARRAY['completed'::text, 'failed'::text, 'cancelled'::text, 'expired'::text, 'skipped'::text])) AND ((state = 'completed'::text) = (result IS NOT NULL)) AND ((state = 'failed'::text) = (error IS NOT NULL)) AND (num_nulls(claim_id, claimed_by, started_at) = ANY (ARRAY[0, 3]))))
 ) partition by RANGE (finished_at);
 CREATE INDEX finished_runs_failed ON ONLY stepwell.finished_runs USING btree (id) WHERE (state = 'failed'::text);
 CREATE TRIGGER finished_runs_never_change BEFORE UPDATE ON stepwell.finished_runs FOR EACH STATEMENT EXECUTE FUNCTION stepwell.refuse_change();
@@ -109,16 +114,16 @@ create table stepwell.repeated_starts (
 
 create table stepwell.runs (
     id uuid not null,
-    kind text collate "C" default 'task'::text not null,
-    name text collate "C" not null,
-    queue text collate "C" not null,
-    priority smallint not null,
+    kind stepwell.kind_name collate "C" default 'task'::text not null,
+    name stepwell.run_name collate "C" not null,
+    queue stepwell.queue_name collate "C" not null,
+    priority stepwell.urgency not null,
     state text collate "C" not null,
-    input jsonb not null,
-    key text collate "C",
-    tags jsonb,
+    input stepwell.object_value not null,
+    key stepwell.run_key collate "C",
+    tags stepwell.object_value,
     retry jsonb not null,
-    timeout interval,
+    timeout stepwell.time_limit,
     attempt integer default 0 not null,
     failures integer default 0 not null,
     alone boolean default false not null,
@@ -134,23 +139,14 @@ create table stepwell.runs (
     node text collate "C",
     map_index integer,
     constraint runs_pkey PRIMARY KEY (id),
-    constraint attempt_counts_failures CHECK (((failures >= 0) AND (attempt >= failures))),
-    constraint claimed_iff_running CHECK ((((state = 'running'::text) = (claim_id IS NOT NULL)) AND ((state = 'running'::text) = (claimed_by IS NOT NULL)) AND ((state = 'running'::text) = (started_at IS NOT NULL)))),
-    constraint due_only_while_waiting CHECK (((due_at IS NULL) OR (state = ANY (ARRAY['scheduled'::text, 'waiting'::text, 'paused'::text])))),
-    constraint due_when_scheduled CHECK (((state <> 'scheduled'::text) OR (due_at IS NOT NULL))),
-    constraint input_is_object CHECK ((jsonb_typeof(input) = 'object'::text)),
-    constraint key_is_sane CHECK (((octet_length(key) >= 1) AND (octet_length(key) <= 500))),
-    constraint kind_is_known CHECK ((kind = ANY (ARRAY['task'::text, 'workflow'::text, 'graph'::text]))),
-    constraint name_is_sane CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 200))),
-    constraint priority_is_1_to_100 CHECK (((priority >= 1) AND (priority <= 100))),
-    constraint queue_is_sane CHECK (((octet_length(queue) >= 1) AND (octet_length(queue) <= 100))),
-    constraint running_is_attempted CHECK (((state <> 'running'::text) OR (attempt > 0))),
-    constraint state_is_live CHECK ((state = ANY (ARRAY['scheduled'::text, 'waiting'::text, 'pending'::text, 'running'::text, 'paused'::text]))),
-    constraint tags_are_object CHECK ((jsonb_typeof(tags) = 'object'::text)),
-    constraint timeout_is_positive CHECK ((timeout > '00:00:00'::interval))
+    constraint row_fits_state CHECK ((
+CASE
+    WHEN (state = 'running'::text) THEN ((num_nulls(claim_id, claimed_by, started_at) = 0) AND (due_at IS NULL) AND (attempt > 0))
+    ELSE ((num_nonnulls(claim_id, claimed_by, started_at) = 0) AND (((state = 'pending'::text) AND (due_at IS NULL)) OR ((state = 'scheduled'::text) AND (due_at IS NOT NULL)) OR (state = ANY (ARRAY['waiting'::text, 'paused'::text]))))
+END AND (failures >= 0) AND (attempt >= failures)))
 ) with (autovacuum_analyze_scale_factor=0.05, autovacuum_analyze_threshold=5000, autovacuum_vacuum_cost_delay=0, autovacuum_vacuum_scale_factor=0.01, autovacuum_vacuum_threshold=5000);
 CREATE INDEX runs_alone ON stepwell.runs USING btree (failures, id) WHERE alone;
-CREATE INDEX runs_claimed ON stepwell.runs USING btree (claimed_by) WHERE (claimed_by IS NOT NULL);
+CREATE INDEX runs_claimed ON stepwell.runs USING btree (claimed_by, claim_id) WHERE (claimed_by IS NOT NULL);
 CREATE INDEX runs_due ON stepwell.runs USING btree (due_at) WHERE (due_at IS NOT NULL);
 CREATE INDEX runs_expiring ON stepwell.runs USING btree (expires_at) WHERE (expires_at IS NOT NULL);
 CREATE INDEX runs_pending ON stepwell.runs USING btree (queue, priority, id) WHERE (state = 'pending'::text);

@@ -1,0 +1,361 @@
+"""What every contender is, and the verbs that the harness speaks to it.
+
+A contender is a script: `PYTHON contenders/NAME.py VERB [options]`. It finds its store in `BENCH_STORE` and prints
+one JSON object on its last line. The verbs are written once, here, so that every contender is measured by the same
+clock, the same looks at the store and the same rules. Only the standard library: it runs in two environments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import socket
+import struct
+import sys
+import time
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from processes import Workers, cpu_seconds
+
+TO = "someone@example.org"
+TEXT = "a hundred bytes of input or so, as in real life, a line of it"
+BEAT = 0.05
+WARM = 20
+BURSTS = 6
+PATIENCE = 60.0
+_mouth: socket.socket | None = None
+
+
+class Lacking(Exception):
+    """The contender has no such thing: a dash in the table, with this reason."""
+
+
+def store() -> str:
+    return os.environ["BENCH_STORE"]
+
+
+def tell(number: int) -> None:
+    """Say that the body of this probe has begun. The clock is the machine's, the same for every process."""
+    global _mouth
+    now = time.monotonic()
+    if _mouth is None:
+        _mouth = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        _mouth.connect(os.environ["BENCH_SOCKET"])
+    _mouth.send(struct.pack("qd", number, now))
+
+
+class Contender:
+    name: str
+    store: str
+    keeps: str
+    version: str
+    can_result: bool = True
+    # Whether its client blocks: then the callers of `single` are threads and not coroutines.
+    blocking: bool = False
+    # `start_one` starts the probe if set, else the no-op.
+    probing: bool = False
+
+    def setup(self) -> None:
+        """Prepare an empty database; once."""
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def start_bulk(self, count: int) -> None:
+        raise NotImplementedError
+
+    async def start_copy(self, count: int) -> None:
+        """Only of the limit: what COPY would give, if it could answer which of the starts it took."""
+        raise Lacking("only the limit is asked")
+
+    async def start_one(self, number: int) -> Any:
+        raise NotImplementedError
+
+    async def result(self, handle: Any) -> None:
+        raise Lacking("has no results")
+
+    def worker(self) -> None:
+        raise NotImplementedError
+
+    async def left(self) -> int:
+        raise NotImplementedError
+
+    async def statements(self) -> int:
+        """How many statements the database has been asked so far."""
+        raise Lacking("its statements are not counted")
+
+    async def fill_finished(self, count: int) -> None:
+        raise Lacking("keeps nothing that could be filled")
+
+    async def fill_scheduled(self, count: int) -> None:
+        raise Lacking("has no schedule that could be filled")
+
+
+# -- the verbs
+
+
+async def bulk(contender: Contender, chosen: argparse.Namespace) -> dict[str, Any]:
+    """The first of them connects, and does not count."""
+    await contender.start_bulk(1)
+    begin = time.perf_counter()
+    await contender.start_bulk(chosen.count - 1)
+    return {"seconds": time.perf_counter() - begin}
+
+
+async def copy(contender: Contender, chosen: argparse.Namespace) -> dict[str, Any]:
+    begin = time.perf_counter()
+    await contender.start_copy(chosen.count)
+    return {"seconds": time.perf_counter() - begin}
+
+
+async def single(contender: Contender, chosen: argparse.Namespace) -> dict[str, Any]:
+    """Callers in one process, each starting one after another; one start before, which connects, is not counted."""
+    numbers = iter(range(chosen.count))
+
+    async def call() -> None:
+        for number in numbers:
+            await contender.start_one(number)
+
+    # Also of a blocking contender: it may have opened its connections in `open`, on this thread.
+    await contender.start_one(-1)
+    begin = time.perf_counter()
+    if contender.blocking and chosen.callers > 1:
+        with ThreadPoolExecutor(chosen.callers) as threads:
+            for done in [threads.submit(drive, call()) for _ in range(chosen.callers)]:
+                done.result()
+    else:
+        await asyncio.gather(*(call() for _ in range(chosen.callers)))
+    return {"seconds": time.perf_counter() - begin}
+
+
+def drive(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine that never waits for a loop, in whichever thread this is."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        return done.value
+    raise RuntimeError("a blocking contender waited for a loop")
+
+
+async def drain(contender: Contender, chosen: argparse.Namespace) -> dict[str, Any]:
+    """The rate from the first look that finds an outcome to the last that finds more.
+
+    So starting processes does not count, nor does the pause after the last of those who store in bursts.
+    """
+    before = await contender.left()
+    if before < chosen.count:
+        raise RuntimeError(f"{chosen.count} should be queued, but {before} are")
+    with Workers(chosen.processes) as workers:
+        looks = await _watch(contender, workers, before, chosen)
+        rss = workers.rss()
+    first, last = looks[0], looks[-1]
+    if len(looks) < 2:
+        raise RuntimeError(f"all {last.stored} were stored between two looks: too few for a rate")
+    window = last.stored - first.stored
+    return {
+        "rate": window / (last.at - first.at),
+        "stored": last.stored,
+        "window": window,
+        "seconds": last.at - first.at,
+        "rss": rss,
+        "cpu": last.cpu - first.cpu,
+        "server_cpu": last.server - first.server,
+    }
+
+
+class _Look:
+    """What the store held at a time, and what it had cost until then."""
+
+    def __init__(self, at: float, stored: int, workers: Workers) -> None:
+        self.at = at
+        self.stored = stored
+        self.cpu = workers.cpu()
+        server = os.environ.get("BENCH_SERVER")
+        self.server = cpu_seconds(int(server)) if server else 0.0
+
+
+async def _watch(contender: Contender, workers: Workers, before: int, chosen: argparse.Namespace) -> list[_Look]:
+    """The looks that found more than the one before. Few of them are bursts, and get three times as long."""
+    looks: list[_Look] = []
+    gap, cost, begin, gone = 0.02 if before <= 50_000 else 0.25, 0.0, time.monotonic(), 0.0
+    while gone < chosen.most or (len(looks) < BURSTS and gone < 3 * chosen.most):
+        # A look is work for the database too: it may take an eighth of a core, and of a long drain there are few.
+        await asyncio.sleep(max(gap, 8 * cost, gone / 100))
+        workers.check()
+        at = time.monotonic()
+        stored = before - await contender.left()
+        cost = time.monotonic() - at
+        if stored > (looks[-1].stored if looks else 0):
+            looks.append(_Look(at, stored, workers))
+        if stored >= chosen.count:
+            break
+        if looks:
+            gone = at - looks[0].at
+        elif at - begin > PATIENCE:
+            raise RuntimeError(f"nothing was stored in {PATIENCE:.0f} s\n{workers.words()}")
+    return looks
+
+
+async def latency(contender: Contender, chosen: argparse.Namespace) -> dict[str, Any]:
+    """Probes, one at a time, on one worker; beside a load if asked. At most so many, for at most so long."""
+    contender.probing = True
+    figures: dict[str, Any] = {"body": [], "result": []}
+    with _listening() as ear, Workers(1) as workers:
+        for number in range(WARM):
+            await _probe(contender, ear, number)
+        with Workers(1 if chosen.load else 0, "load", "--load", str(chosen.load)) as callers:
+            await asyncio.sleep(1.5 if chosen.load else 0.2)
+            end = time.monotonic() + chosen.most
+            for number in range(WARM, WARM + chosen.count):
+                begin = time.monotonic()
+                if begin > end and figures["body"]:
+                    break
+                body, result = await _probe(contender, ear, number)
+                figures["body"].append(body)
+                figures["result"] += [result] if contender.can_result else []
+                workers.check()
+                callers.check()
+                await asyncio.sleep(max(0.0, begin + chosen.every - time.monotonic()))
+    return figures
+
+
+@contextmanager
+def _listening() -> Iterator[socket.socket]:
+    path = Path(os.environ["BENCH_SOCKET"])
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear:
+        ear.bind(str(path))
+        ear.setblocking(False)
+        yield ear
+    path.unlink(missing_ok=True)
+
+
+async def _probe(contender: Contender, ear: socket.socket, number: int) -> tuple[float, float]:
+    """Milliseconds from the call of start to the body's first line, and to the outcome in the caller's hands."""
+    begin = time.monotonic()
+    handle = await contender.start_one(number)
+    if contender.can_result:
+        await asyncio.wait_for(contender.result(handle), PATIENCE)
+    end = time.monotonic()
+    heard, at = -1, 0.0
+    while heard != number:
+        heard, at = struct.unpack("qd", await asyncio.wait_for(_hear(ear), PATIENCE))
+    return (at - begin) * 1000, (end - begin) * 1000
+
+
+async def _hear(ear: socket.socket) -> bytes:
+    return await asyncio.get_running_loop().sock_recv(ear, 16)
+
+
+async def load(contender: Contender, chosen: argparse.Namespace) -> dict[str, Any]:
+    """Start no-ops at a steady rate until told to end: the load beside which latency is taken."""
+    begin, started = time.monotonic(), 0
+    while True:
+        due = int((time.monotonic() - begin) * chosen.load) - started
+        if due:
+            await contender.start_bulk(due)
+            started += due
+        await asyncio.sleep(max(0.0, BEAT - (time.monotonic() - begin) % BEAT))
+
+
+async def idle(contender: Contender, chosen: argparse.Namespace) -> dict[str, Any]:
+    """What one worker with nothing to do takes: its share of a core, and statements."""
+    with Workers(1) as workers:
+        await asyncio.sleep(4.0)
+        said, cpu, begin = await contender.statements(), workers.cpu(), time.monotonic()
+        await asyncio.sleep(chosen.seconds)
+        workers.check()
+        cpu, seconds = workers.cpu() - cpu, time.monotonic() - begin
+        # One of them is the question itself.
+        said = await contender.statements() - said - 1
+        return {"share": cpu / seconds, "statements": said / seconds, "rss": workers.rss()}
+
+
+async def trickle(contender: Contender, chosen: argparse.Namespace) -> dict[str, Any]:
+    """A queue that is never longer than `count`: filled, emptied and filled again, in front of one worker."""
+    with Workers(1) as workers:
+        for _ in range(chosen.times):
+            await contender.start_bulk(chosen.count)
+            while await contender.left():
+                await asyncio.sleep(0.02)
+                workers.check()
+    return {"stored": chosen.count * chosen.times}
+
+
+async def fill(contender: Contender, chosen: argparse.Namespace) -> dict[str, Any]:
+    begin = time.perf_counter()
+    if chosen.finished:
+        await contender.fill_finished(chosen.finished)
+    if chosen.scheduled:
+        await contender.fill_scheduled(chosen.scheduled)
+    return {"seconds": time.perf_counter() - begin}
+
+
+VERBS = {each.__name__: each for each in (bulk, copy, single, drain, latency, load, idle, trickle, fill)}
+
+
+# -- the command
+
+
+def main(kind: type[Contender]) -> None:
+    chosen = _arguments()
+    contender = kind()
+    if chosen.verb == "worker":
+        contender.worker()
+        return
+    # So that `with` blocks end and no worker is left behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    try:
+        answer = _answer(contender, chosen)
+    except Lacking as lacking:
+        answer = {"lacking": str(lacking)}
+    print(json.dumps(answer), flush=True)
+
+
+def _answer(contender: Contender, chosen: argparse.Namespace) -> dict[str, Any]:
+    if chosen.verb == "version":
+        return {name: getattr(contender, name) for name in ("name", "store", "keeps", "version", "can_result")}
+    if chosen.verb == "setup":
+        contender.setup()
+        return {}
+    return _run(_ask(contender, chosen))
+
+
+async def _ask(contender: Contender, chosen: argparse.Namespace) -> dict[str, Any]:
+    await contender.open()
+    try:
+        return await VERBS[chosen.verb](contender, chosen)
+    finally:
+        await contender.close()
+
+
+def _run(work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(work)
+    return uvloop.run(work)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="one contender of the benchmark")
+    parser.add_argument("verb", choices=[*VERBS, "setup", "worker", "version"])
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--callers", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--most", type=float, default=60.0)
+    parser.add_argument("--times", type=int, default=20)
+    parser.add_argument("--every", type=float, default=0.0)
+    parser.add_argument("--load", type=float, default=0.0)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--finished", type=int, default=0)
+    parser.add_argument("--scheduled", type=int, default=0)
+    return parser.parse_args()

@@ -1,0 +1,179 @@
+"""The figures as two tables in Markdown: what everyone reached, and whether the goals are met."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmarks.candidate import Candidate
+
+POSTGRES_PEERS = ("pgqueuer", "procrastinate", "dbos", "absurd", "chancy")
+# The heading, the figures in it, and how each is divided to be read.
+COLUMNS: tuple[tuple[str, tuple[str, ...], float], ...] = (
+    ("start in bulk /s", ("bulk",), 1),
+    ("one by one, 1 caller /s", ("single",), 1),
+    ("100 callers /s", ("crowd",), 1),
+    ("drain, 1 process /s", ("drain",), 1),
+    ("2 processes /s", ("drain2",), 1),
+    ("long backlog, 1 process /s", ("backlog",), 1),
+    ("2 processes /s", ("backlog2",), 1),
+    ("beside 1 M finished /s", ("finished",), 1),
+    ("beside 1 M scheduled /s", ("scheduled",), 1),
+    ("start → body p50 ms", ("calm body 50",), 1),
+    ("p95 / p99 ms", ("calm body 95", "calm body 99"), 1),
+    ("start → result p50 ms", ("calm result 50",), 1),
+    ("p95 / p99 ms", ("calm result 95", "calm result 99"), 1),
+    ("at half load: body p50 / p95 / p99 ms", ("loaded body 50", "loaded body 95", "loaded body 99"), 1),
+    ("result p50 / p95 / p99 ms", ("loaded result 50", "loaded result 95", "loaded result 99"), 1),
+    ("memory per worker MB", ("rss",), 1e6),
+    ("worker CPU µs per task", ("worker_us",), 1),
+    ("server CPU µs per task", ("server_us",), 1),
+    ("written bytes per task", ("written",), 1),
+)
+
+
+def number(value: float) -> str:
+    if value >= 100:
+        return f"{float(f'{value:.3g}'):,.0f}"
+    return f"{value:.3g}" if value >= 0.1 else f"{value:.2f}"
+
+
+def cell(candidate: Candidate, names: Sequence[str], by: float) -> str:
+    """Medians; the spread where the cell is of one figure."""
+    found = [[value / by for value in candidate.figures[name]] for name in names if candidate.figures.get(name)]
+    if not found:
+        return "–"
+    medians = " / ".join(number(statistics.median(values)) for values in found)
+    if len(found) > 1 or len(found[0]) < 2:
+        return medians
+    return f"{medians} [{number(min(found[0]))}–{number(max(found[0]))}]"
+
+
+def figures(candidates: Sequence[Candidate]) -> str:
+    """One line per contender; columns that nobody has a figure for are left out."""
+    columns = [c for c in COLUMNS if any(candidate.figures.get(name) for candidate in candidates for name in c[1])]
+    head = ["contender", "kept", *(column[0] for column in columns)]
+    lines = [head, ["---", "---", *("--:" for _ in columns)]]
+    for candidate in candidates:
+        name = f"{candidate.name} {candidate.facts.get('version', '')}".strip()
+        cells = [cell(candidate, names, by) for _, names, by in columns]
+        lines.append([name, str(candidate.facts.get("keeps", "–")), *cells])
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def notes(candidates: Sequence[Candidate]) -> str:
+    """Why there are dashes, and who was given less."""
+    said = []
+    for candidate in candidates:
+        given = candidate.kept.get("backlog", 0)
+        if given and given < candidate.sizes.backlog:
+            said.append(f"- {candidate.name}: its long backlog was of {given:,}: it starts too slowly to make more.")
+        if copied := candidate.figures.get("copy"):
+            said.append(f"- {candidate.name}: with COPY {number(statistics.median(copied))} starts/s.")
+        for figure, reason in candidate.reasons.items():
+            if not figure.startswith("image "):
+                often = " failed in some rounds" if candidate.figures.get(figure) else ""
+                said.append(f"- {candidate.name}, {figure}{often}: {last_line(reason)}")
+    return "\n".join(said)
+
+
+def last_line(reason: str) -> str:
+    return next((line.strip()[:200] for line in reversed(reason.splitlines()) if line.strip()), "–")
+
+
+# -- the goals
+
+
+@dataclass
+class Goal:
+    words: str
+    bound: float
+    reached: float | None
+    at_most: bool = False
+    strictly: bool = False
+
+    @property
+    def met(self) -> str:
+        if self.reached is None:
+            return "–"
+        better = self.reached < self.bound if self.at_most else self.reached > self.bound
+        return "yes" if better or (self.reached == self.bound and not self.strictly) else "**no**"
+
+    def line(self) -> str:
+        sign = ("<" if self.at_most else ">") if self.strictly else ("≤" if self.at_most else "≥")
+        reached = "–" if self.reached is None else number(self.reached)
+        return f"| {self.words} | {sign} {self.bound:g} | {reached} | {self.met} |"
+
+
+class Goals:
+    """Ratios of medians of the same run: a figure of another day says more about the day."""
+
+    def __init__(self, candidates: Sequence[Candidate]) -> None:
+        self._by_key = {candidate.key: candidate for candidate in candidates}
+        self._peers = [key for key in self._by_key if key not in ("stepwell", "limit")]
+
+    def median(self, key: str, figure: str) -> float | None:
+        candidate = self._by_key.get(key)
+        values = candidate.figures.get(figure) if candidate else None
+        return statistics.median(values) if values else None
+
+    def ratio(self, ours: str, key: str, theirs: str) -> float | None:
+        """Our figure by theirs, or by another of our own."""
+        a, b = self.median("stepwell", ours), self.median(key, theirs)
+        return a / b if a is not None and b else None
+
+    def least(self, figure: str, keys: Sequence[str], *, least: bool = True) -> float | None:
+        ratios = [ratio for key in keys if (ratio := self.ratio(figure, key, figure)) is not None]
+        return (min if least else max)(ratios) if ratios else None
+
+    def all(self) -> list[Goal]:
+        postgres = [key for key in POSTGRES_PEERS if key in self._by_key]
+        return [
+            Goal("drain, 1 process : PgQueuer", 2, self.ratio("drain", "pgqueuer", "drain")),
+            Goal("drain, 1 process : Celery", 20, self.ratio("drain", "celery", "drain")),
+            Goal("drain, 1 process : Procrastinate", 30, self.ratio("drain", "procrastinate", "drain")),
+            Goal("drain, 1 process : limit", 0.6, self.ratio("drain", "limit", "drain")),
+            Goal("drain, 2 processes : PgQueuer's two", 1.75, self.ratio("drain2", "pgqueuer", "drain2")),
+            Goal("drain, 2 processes : our one", 1, self.ratio("drain2", "stepwell", "drain"), strictly=True),
+            Goal("start in bulk : PgQueuer", 1, self.ratio("bulk", "pgqueuer", "bulk")),
+            Goal("start in bulk : limit", 0.7, self.ratio("bulk", "limit", "bulk")),
+            Goal("one by one, 1 caller : the best Postgres peer", 1, self.least("single", postgres)),
+            Goal("100 callers : our one caller", 5, self.ratio("crowd", "stepwell", "single")),
+            Goal("start → body p50 : limit", 1.5, self.ratio("calm body 50", "limit", "calm body 50"), at_most=True),
+            Goal("start → body p99, ms", 10, self.median("stepwell", "calm body 99"), at_most=True),
+            Goal(
+                "start → result p50 : the best peer",
+                1,
+                self.least("calm result 50", self._peers, least=False),
+                at_most=True,
+                strictly=True,
+            ),
+            Goal("beside 1 M finished : empty", 0.9, self.ratio("finished", "stepwell", "drain")),
+            Goal("beside 1 M scheduled : empty", 0.9, self.ratio("scheduled", "stepwell", "drain")),
+            Goal("beside an old transaction : empty", 0.5, self.ratio("old", "stepwell", "drain")),
+            Goal("an idle worker, % of a core", 1, self.median("stepwell", "idle core"), at_most=True),
+            Goal("an idle worker, statements/s", 2, self.median("stepwell", "idle statements"), at_most=True),
+            Goal("cost of a run, 1 M pending : 1 k", 1.15, self.ratio("cost 1M", "stepwell", "cost 1k"), at_most=True),
+        ]
+
+
+def goals(candidates: Sequence[Candidate]) -> str:
+    head = ["| goal | bound | reached | met |", "| --- | --: | --: | --- |"]
+    return "\n".join([*head, *(goal.line() for goal in Goals(candidates).all())])
+
+
+def ours(candidate: Candidate) -> str:
+    """What only Stepwell is asked."""
+    rows = {
+        "drain beside an old transaction /s": "old",
+        "idle worker, % of a core": "idle core",
+        "idle worker, statements/s": "idle statements",
+        "database µs per run, 1 k pending": "cost 1k",
+        "100 k pending": "cost 100k",
+        "1 M pending": "cost 1M",
+    }
+    lines = [
+        f"| {words} | {cell(candidate, (name,), 1)} |" for words, name in rows.items() if name in candidate.figures
+    ]
+    return "\n".join(["| of Stepwell only | |", "| --- | --: |", *lines]) if lines else ""

@@ -1,0 +1,118 @@
+"""Where a worker claims next. Times in, orders out: nothing here waits or asks.
+
+A *look* asks every queue from its front, and so finds whatever there is. But the front of a busy queue is
+where the entries of all that was taken lie, dead and perhaps not yet to be cleared away, and a look has to
+step over each of them. So between two looks a worker goes on in the queues that gave their whole share, each
+behind the last run that it took there. What comes to stand before that place, being more urgent or tried
+again, or committed later than it was made, waits for the next look: a tenth of a second, or three times as long
+as a look takes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from stepwell.model.run import Claim, Claimed, Place
+
+LOOK = 0.1
+"""Seconds between looks while queues are busy."""
+CHEAP = 0.05
+"""Seconds that a look may take and still be the answer to every word of new work."""
+EFFORT = 3
+"""After a look that is not cheap, the next waits this many times as long as it took."""
+KNOWN = 1000
+"""Queues whose ends are remembered."""
+
+Next = Literal["look", "go on", "wait"]
+
+
+@dataclass(frozen=True, slots=True)
+class Going:
+    """Where to go on, and up to how many to take from each."""
+
+    places: Sequence[Place]
+    share: int
+    since: int
+    """The look that it follows: the answer counts only until the next."""
+
+
+class Frontier:
+    def __init__(self) -> None:
+        self._places: dict[str, Place] = {}
+        self._busy: set[str] = set()
+        self._work = True
+        """New work was heard of since anyone went for it."""
+        self._owed = False
+        """There may be something at the front of a queue."""
+        self._looking = False
+        self._looks, self._looked, self._cost = 0, -1e9, 0.0
+
+    def heard(self) -> None:
+        """There may be new work."""
+        self._work = True
+
+    def next(self, now: float) -> Next:
+        """What to do about new claims."""
+        if self._busy:
+            due = now >= self._looked + max(LOOK, EFFORT * self._cost)
+            return "look" if due and not self._looking else "go on"
+        if (self._work or self._owed) and not self._looking and self.rest(now) == 0:
+            return "look"
+        return "go on" if self._work and self._places and self._cost >= CHEAP else "wait"
+
+    def rest(self, now: float) -> float | None:
+        """Seconds until there is something to do without a word from outside."""
+        if self._looking or not (self._work or self._owed):
+            return None
+        return 0.0 if self._cost < CHEAP else max(0.0, self._looked + EFFORT * self._cost - now)
+
+    def look_begins(self) -> None:
+        self._work, self._owed, self._looking = False, False, True
+
+    def look_fails(self) -> None:
+        self._work, self._looking = True, False
+
+    def look_ends(self, claimed: Claimed, *, began: float, now: float) -> None:
+        self._looking, self._looked, self._cost = False, now, now - began
+        self._looks += 1
+        given = Counter([claim.queue for claim in claimed.claims])
+        self._busy = {queue for queue, count in given.items() if count >= claimed.share}
+        if len(self._places) > KNOWN:
+            self._places.clear()
+        for queue in self._busy:
+            # Before its last run there was nothing left at this moment: from there, however far others went.
+            self._places.pop(queue, None)
+        self._advance(claimed.claims)
+
+    def going(self, limit: int) -> Going:
+        """In the busy queues, or at the end of all that are known."""
+        queues = list(self._busy or self._places)
+        if len(queues) > limit:
+            queues = random.sample(queues, limit)
+        if not self._busy:
+            self._work, self._owed = False, True
+        return Going([self._places[queue] for queue in queues], limit // len(queues), self._looks)
+
+    def went_on(self, going: Going, claims: Sequence[Claim]) -> None:
+        if going.since != self._looks:
+            return
+        self._advance(claims)
+        given = Counter([claim.queue for claim in claims])
+        for place in going.places:
+            if given[place.queue] >= going.share:
+                self._busy.add(place.queue)
+            else:
+                # Its end is reached. What there may be at its front is for a look to find.
+                self._busy.discard(place.queue)
+                self._owed = True
+
+    def _advance(self, claims: Sequence[Claim]) -> None:
+        # They come in the order of their ids: of each priority the last one stays.
+        for (queue, priority), claim in {(claim.queue, claim.priority): claim for claim in claims}.items():
+            place = self._places.get(queue)
+            if place is None or (priority, claim.id) > (place.priority, place.id):
+                self._places[queue] = Place(queue, priority, claim.id)

@@ -1,0 +1,241 @@
+"""The lanes: what was completed goes out, what is claimed comes in, in the same statement.
+
+There are two, so that the database works for one while the bodies of the other's claims run. Neither waits for
+the other, and an idle worker uses only the first that hears of work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+
+from stepwell.beside import within
+from stepwell.model.errors import Unavailable
+from stepwell.model.ids import ClaimId, new_claim_id
+from stepwell.model.run import Claim, Order
+from stepwell.telemetry import Telemetry, log
+from stepwell.worker.attempts import Attempts
+from stepwell.worker.frontier import Frontier, Going
+from stepwell.worker.ledger import Ledger
+from stepwell.worker.link import Completion, Link
+
+LANES = 2
+BATCH = 200
+"""The most claims of one call: with more, the database and the bodies wait longer for each other."""
+POLL = 5.0
+POLL_DEAF = 0.25
+"""Seconds between looks for work when nothing is heard; the second while wakes do not arrive."""
+AHEAD = 0.05
+"""Where bodies end at once, claims are made for as many as will have this many seconds from now."""
+UNSETTLED = 1000
+"""Outcomes that may be on their way to the tables, beside two for each slot, before claims have to wait."""
+
+
+class Pace:
+    """How many bodies end at once, as it was in the last AHEAD seconds or so."""
+
+    def __init__(self) -> None:
+        self._ended, self._at, self._rate = 0, 0.0, 0.0
+
+    def within(self, seconds: float, *, ended: int, now: float) -> int:
+        passed = now - self._at
+        if passed >= AHEAD / 4:
+            old = math.exp(-passed / AHEAD)
+            self._rate = old * self._rate + (1 - old) * (ended - self._ended) / passed
+            self._ended, self._at = ended, now
+        return int(self._rate * seconds)
+
+
+class Lanes:
+    def __init__(
+        self,
+        link: Link,
+        attempts: Attempts,
+        ledger: Ledger,
+        telemetry: Telemetry,
+        *,
+        slots: int,
+        unheard: Callable[[], None],
+    ) -> None:
+        """`unheard` is told when there may be a claim of which we did not hear."""
+        self._link = link
+        self._attempts = attempts
+        self._ledger = ledger
+        self._telemetry = telemetry
+        self._slots = slots
+        self._told_unheard = unheard
+        self._frontier = Frontier()
+        self._pace = Pace()
+        self._stirred = asyncio.Event()
+        self._ordered = 0
+        self._flying = 0
+        self._open = False
+        self._stopping = asyncio.Event()
+        self._patience: set[asyncio.Timeout] = set()
+        """With the statements on their way; `stop` shortens it."""
+        self._coming: set[ClaimId] = set()
+        self._witnesses: list[set[ClaimId]] = []
+        self.unheard: set[ClaimId] = set()
+        """Claims that were asked for, and whose answer was lost."""
+
+    def heard(self) -> None:
+        self._frontier.heard()
+        self._stirred.set()
+
+    def stir(self) -> None:
+        self._stirred.set()
+
+    def open(self) -> None:
+        """The lease is held: there may be claims."""
+        self._open = True
+        self.heard()
+
+    def close(self) -> None:
+        self._open = False
+
+    def stop(self, patience: float) -> None:
+        """Claim no more. What is on its way may take `patience` seconds: a database that does not answer must
+        not keep us. What it claims is found in the table, or reaped."""
+        self._stopping.set()
+        self._stirred.set()
+        for timeout in self._patience:
+            if timeout.when() is None:
+                timeout.reschedule(asyncio.get_running_loop().time() + patience)
+
+    @contextmanager
+    def claims_on_their_way(self) -> Iterator[set[ClaimId]]:
+        """Every claim that is being asked for, now or at some time in the block."""
+        witness = set(self._coming)
+        self._witnesses.append(witness)
+        try:
+            yield witness
+        finally:
+            self._witnesses.remove(witness)
+
+    async def run(self) -> None:
+        """Until `stop`."""
+        lanes = [asyncio.create_task(self._lane(poll=not number)) for number in range(LANES)]
+        try:
+            await asyncio.gather(*lanes)
+        finally:
+            for lane in lanes:
+                lane.cancel()
+            await asyncio.gather(*lanes, return_exceptions=True)
+
+    async def _lane(self, *, poll: bool) -> None:
+        now = asyncio.get_running_loop().time
+        pause = 0.05
+        while not self._stopping.is_set():
+            self._stirred.clear()
+            if self._flying and self._attempts.stepping and self._ledger.completed < BATCH:
+                await self._stirred.wait()  # the database is busy with the other lane, and more is about to complete
+                continue
+            completed = self._ledger.take_completed()
+            room = self._room(now())
+            todo = self._frontier.next(now()) if room > 0 else "wait"
+            if todo == "wait" and not completed:
+                await self._wait(self._rest(now()) if poll else None)
+                continue
+            try:
+                if completed or todo == "go on":
+                    await self._exchange(completed, self._frontier.going(room) if todo == "go on" else None)
+                if todo == "look" and (room := self._room(now())) > 0:
+                    await self._look(room, now)
+                pause = 0.05
+            except (Unavailable, TimeoutError) as error:
+                log.warning("claiming waits for the database: %s", error)
+                await within(pause, self._stopping.wait())
+                pause = min(pause * 2, 1.0)
+
+    async def _wait(self, seconds: float | None) -> None:
+        if seconds is None:
+            await self._stirred.wait()
+        elif not await within(seconds, self._stirred.wait()) and seconds:
+            self._frontier.heard()
+
+    def _rest(self, now: float) -> float:
+        poll = POLL if self._link.hears else POLL_DEAF
+        rest = self._frontier.rest(now)
+        return poll if rest is None or rest == 0 else min(rest, poll)
+
+    def _room(self, now: float) -> int:
+        """How many claims there is room for: free slots, and those that will soon be."""
+        if not self._open or len(self._ledger) > 2 * self._slots + UNSETTLED:
+            return 0
+        soon = min(self._pace.within(AHEAD, ended=self._attempts.ended_at_once, now=now), 4 * BATCH)
+        if not self._attempts.has_room:
+            soon = 0
+        return min(BATCH, self._slots + soon - self._attempts.taken - self._ordered)
+
+    async def _look(self, limit: int, now: Callable[[], float]) -> None:
+        claim_id, began = new_claim_id(), now()
+        self._frontier.look_begins()
+        try:
+            async with self._asking(claim_id, limit):
+                claimed = await self._link.claim(claim_id, limit, alone=not self._attempts.alone)
+        except BaseException:
+            self._frontier.look_fails()
+            raise
+        self._frontier.look_ends(claimed, began=began, now=now())
+        self._begin(claimed.claims)
+
+    async def _exchange(self, completed: Sequence[Completion], going: Going | None) -> None:
+        claim_id = new_claim_id()
+        order = Order(claim_id, going.places if going else (), going.share if going else 0)
+        try:
+            async with self._asking(claim_id if going else None, len(order.places) * order.share):
+                exchanged = await self._link.exchange(completed, order)
+        except Exception as error:
+            self._ledger.returned(completed)
+            if not completed or isinstance(error, Unavailable | TimeoutError):
+                raise
+            log.warning("exchanging %d completed runs failed, settling them apart: %s", len(completed), error)
+            return
+        if completed:
+            self._ledger.settled(completed, exchanged.lost)
+        if going is not None:
+            self._frontier.went_on(going, exchanged.claims)
+            self._begin(exchanged.claims)
+
+    @asynccontextmanager
+    async def _asking(self, claim_id: ClaimId | None, limit: int) -> AsyncIterator[None]:
+        """While a statement is on its way: room is kept for what it claims, and its claim is expected."""
+        self._ordered += limit
+        self._flying += 1
+        if claim_id is not None:
+            self._coming.add(claim_id)
+            for witness in self._witnesses:
+                witness.add(claim_id)
+        timeout = asyncio.timeout(None)
+        try:
+            async with timeout:
+                self._patience.add(timeout)
+                yield
+        except BaseException:
+            if claim_id is not None:
+                self.unheard.add(claim_id)
+                self._told_unheard()
+            raise
+        finally:
+            self._patience.discard(timeout)
+            self._ordered -= limit
+            self._flying -= 1
+            self._stirred.set()
+            if claim_id is not None:
+                self._coming.discard(claim_id)
+
+    def _begin(self, claims: list[Claim]) -> None:
+        if not claims:
+            return
+        self._telemetry.tell("worker.claimed", claims=claims)
+        if self._stopping.is_set() or not self._open:
+            # They were on their way when `stop`, or the loss of the lease, ended all that there was.
+            for claim in claims:
+                self._attempts.give_back(claim)
+            return
+        if len({claim.priority for claim in claims}) > 1:
+            claims.sort(key=lambda claim: claim.priority)
+        self._attempts.begin(claims)
+        self._stirred.set()  # where there was a whole share there may be more: for the other lane

@@ -22,6 +22,8 @@ from stepwell.codec.types import Misfit, at, read_unknown, write_unknown
 from stepwell.model.errors import InvalidSetting, NotDecodable, NotEncodable
 
 _STAR = "*"
+_SCALARS = (str, int, bool)
+_PLAIN_INT = 2**53
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _BY_KEYWORD = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _write = msgspec.json.Encoder(enc_hook=write_unknown).encode
@@ -124,6 +126,9 @@ class Signature:
         self._var_positional = _name_of(parameters, inspect.Parameter.VAR_POSITIONAL)
         self._var_keyword = _name_of(parameters, inspect.Parameter.VAR_KEYWORD)
         self._all_positional = self._positional == self._names
+        kinds = [each.form.wire for each in self._storages.values()]
+        are_scalars = self._all_positional and not self._lowered and all(kind in _SCALARS for kind in kinds)
+        self._scalars = tuple(kinds) if are_scalars else ()
         self._simple = self._var_positional is None and self._var_keyword is None
         self._required = {*self._positional, *self._by_keyword} - {
             each.name for each in parameters if each.default is not each.empty
@@ -133,6 +138,14 @@ class Signature:
 
     def encode_input(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         """An object keyed by parameter; what the call leaves out is left to the function's defaults."""
+        if not kwargs and self._are_scalars(args):
+            try:
+                data = _write(dict(zip(self._names, args, strict=True)))
+                check_bytes(data)
+            except Exception:
+                pass  # below it is explained
+            else:
+                return data
         values = self._named(args, kwargs)
         try:
             data = self._written(values)
@@ -141,6 +154,15 @@ class Signature:
         except Exception as error:
             self._refuse(values, error)
         return data
+
+    def _are_scalars(self, args: tuple[Any, ...]) -> bool:
+        """Whether they are what the parameters ask for, and such that JSON gives them back: no need to read them."""
+        if len(args) != len(self._scalars):
+            return False
+        for value, kind in zip(args, self._scalars, strict=True):
+            if type(value) is not kind or (kind is int and not -_PLAIN_INT <= value <= _PLAIN_INT):
+                return False
+        return True
 
     def decode_input(self, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         try:

@@ -18,7 +18,7 @@ RunId = NewType("RunId", UUID)
 ClaimId = NewType("ClaimId", UUID)
 WorkerId = NewType("WorkerId", UUID)
 
-_blank, _set = UUID.__new__, object.__setattr__
+_blank, _set, _UNKNOWN = UUID.__new__, object.__setattr__, SafeUUID.unknown
 _lock = threading.Lock()
 _last_ms = 0
 _counter = 0
@@ -43,7 +43,7 @@ def new_run_id() -> RunId:
     # What UUID(int=value) does, without its checks of what else might have been given.
     made = _blank(UUID)
     _set(made, "int", value)
-    _set(made, "is_safe", SafeUUID.unknown)
+    _set(made, "is_safe", _UNKNOWN)
     return RunId(made)
 
 

@@ -29,7 +29,7 @@ from stepwell.worker.steps import Rest
 
 CLEANUP = 1.0
 """Seconds a cancelled body has to clean up before its attempt is settled without it."""
-TURN = 0.002
+TURN = 0.003
 """Seconds of first steps after which everyone else on the event loop has a turn."""
 
 

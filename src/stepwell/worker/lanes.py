@@ -22,14 +22,14 @@ from stepwell.worker.ledger import Ledger
 from stepwell.worker.link import Completion, Link
 
 LANES = 2
-BATCH = 200
+BATCH = 500
 """The most claims of one call: with more, the database and the bodies wait longer for each other."""
 POLL = 5.0
 POLL_DEAF = 0.25
 """Seconds between looks for work when nothing is heard; the second while wakes do not arrive."""
 AHEAD = 0.05
 """Where bodies end at once, claims are made for as many as will have this many seconds from now."""
-UNSETTLED = 1000
+UNSETTLED = 2000
 """Outcomes that may be on their way to the tables, beside two for each slot, before claims have to wait."""
 
 
@@ -164,7 +164,7 @@ class Lanes:
         """How many claims there is room for: free slots, and those that will soon be."""
         if not self._open or len(self._ledger) > 2 * self._slots + UNSETTLED:
             return 0
-        soon = min(self._pace.within(AHEAD, ended=self._attempts.ended_at_once, now=now), 4 * BATCH)
+        soon = min(self._pace.within(AHEAD, ended=self._attempts.ended_at_once, now=now), 3 * BATCH)
         if not self._attempts.has_room:
             soon = 0
         return min(BATCH, self._slots + soon - self._attempts.taken - self._ordered)

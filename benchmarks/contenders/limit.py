@@ -164,22 +164,24 @@ async def work() -> None:
 
 
 async def drain(database: Database, worker: Any, bell: asyncio.Event) -> None:
-    turn = Turn(await database.connect(), worker)
+    turn, probed = Turn(await database.connect(), worker), False
     while True:
         bell.clear()
         claimed = await turn.claim()
         while claimed:
-            if len(claimed) < BATCH:
-                announce(claimed)
+            # A drain holds no probes, and its long claims are not looked at. Elsewhere the first probe comes alone.
+            if probed or len(claimed) < BATCH:
+                probed |= announce(claimed)
             claimed = await turn.settle_and_claim(claimed)
         await bell.wait()
 
 
-def announce(claimed: list[asyncpg.Record]) -> None:
-    """A probe's body. Long claims are drains, and are not looked at."""
-    for row in claimed:
-        if row["name"] == PROBE:
-            tell(json.loads(row["input"])["number"])
+def announce(claimed: list[asyncpg.Record]) -> bool:
+    """A probe's body; whether there was one."""
+    probes = [row for row in claimed if row["name"] == PROBE]
+    for row in probes:
+        tell(json.loads(row["input"])["number"])
+    return bool(probes)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from stepwell.dispatch.base import Channel, Dispatch
 from stepwell.engine import reads, runs
+from stepwell.garbage import uncollected
 from stepwell.model.errors import KeyConflict, Unavailable
 from stepwell.model.ids import RunId, new_run_id
 from stepwell.model.run import Attempt, Filter, Finished, Page, RunInfo, Start
@@ -41,7 +42,7 @@ class Client:
         self._database = database
         self._dispatch = dispatch
         self._waiting = Waiting(database, dispatch)
-        self._starting = Starting(self._start_all)
+        self._starting = Starting(self._start_all, patience=PATIENCE)
 
     async def close(self) -> None:
         await self._waiting.close()
@@ -64,12 +65,16 @@ class Client:
                 begun = -1
                 while begun < len(made):
                     begun = len(made)
-                    await runs.start_plain(tx, _plain(islice(starts, COPY), made))
+                    with uncollected():
+                        await runs.start_plain(tx, _plain(islice(starts, COPY), made))
         except NotPlain:
             made.extend(starts)
             return list(zip(made, await self._start_unique(made), strict=True))
         except Unavailable:
             made.extend(starts)
+            if not all(each.is_plain for each in made):
+                # Then the commit was not sent: nothing was started.
+                return list(zip(made, await self._start_unique(made), strict=True))
             await self._patiently(lambda _again: self._insert(made, again=True))
         self._tell(made)
         return [(each, each.id) for each in made]

@@ -137,8 +137,8 @@ class Definition(Generic[R]):
     async def start_many(self, calls: Iterable[tuple[Any, ...] | Call]) -> list[Run[R]]:
         """Start many runs, all of them or none. A call is a tuple of arguments, or a Call for more."""
         calls = calls if isinstance(calls, Sized) else list(calls)
+        started = await self._app.door.start_many(map(self._called, calls), len(calls))
         with uncollected():
-            started = await self._app.door.start_many(map(self._called, calls), len(calls))
             return [self._run(start, run_id) for start, run_id in started]
 
     def _called(self, call: tuple[Any, ...] | Call) -> Start:

@@ -17,13 +17,16 @@ FLIGHTS = 2
 """Groups on their way at the same time: one is written while the disk takes the other."""
 GROUP = 500
 
-Waiter = tuple[Start, asyncio.Future[None]]
+Waiter = tuple[Start, asyncio.Future[None], float]
+"""A start, who waits for it, and since when."""
 
 
 class Starting:
-    def __init__(self, send: Callable[[Sequence[Start]], Awaitable[object]]) -> None:
-        """`send` accepts plain starts, all or none, and returns after their commit."""
+    def __init__(self, send: Callable[[Sequence[Start]], Awaitable[object]], *, patience: float) -> None:
+        """`send` accepts plain starts, all or none, and returns after their commit. While the database is away
+        nobody waits for others longer than `patience`."""
         self._send = send
+        self._patience = patience
         self._gathered: deque[Waiter] = deque()
         self._flights: set[object] = set()
 
@@ -37,7 +40,8 @@ class Starting:
             finally:
                 self._landed(flight)
             return
-        waiter = start, asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        waiter = start, loop.create_future(), loop.time()
         self._gathered.append(waiter)
         try:
             await waiter[1]
@@ -56,28 +60,34 @@ class Starting:
 
     async def _fly(self, group: Sequence[Waiter]) -> None:
         try:
-            await self._send([start for start, _ in group])
+            await self._send([start for start, _, _ in group])
+        except Unavailable as error:
+            _answer(group, error)
+            self._answer_impatient(error)
         except Exception as error:
-            if len(group) == 1 or isinstance(error, Unavailable):
+            if len(group) == 1:
                 _answer(group, error)
                 return
             # One of them is refused, and nobody pays for another's: each by itself.
             for each in group:
                 await self._fly([each])
-        except BaseException as error:
-            _answer(group, error)
-            raise
         else:
             _answer(group, None)
+        finally:
+            for _, future, _ in group:
+                future.cancel()  # has no effect on those that are answered
+
+    def _answer_impatient(self, error: Unavailable) -> None:
+        late = asyncio.get_running_loop().time() - self._patience
+        while self._gathered and self._gathered[0][2] < late:
+            _answer([self._gathered.popleft()], error)
 
 
-def _answer(group: Sequence[Waiter], error: BaseException | None) -> None:
-    for _, future in group:
+def _answer(group: Sequence[Waiter], error: Exception | None) -> None:
+    for _, future, _ in group:
         if future.done():
             continue
         if error is None:
             future.set_result(None)
-        elif isinstance(error, asyncio.CancelledError):
-            future.cancel()
         else:
             future.set_exception(error)

@@ -47,6 +47,7 @@ class Waiting:
         self._looks: deque[float] = deque()
         """Pauses until the next looks at what is doubted."""
         self._doubted: set[UUID] = set()
+        self._looked_at_all = 0.0
         self._said, self._is_known = -POLL, False
         """When we last said that someone waits; whether everyone has heard it."""
         self._new: dict[UUID, None] = {}
@@ -56,9 +57,10 @@ class Waiting:
     def started(self, ids: Iterable[UUID]) -> None:
         """These exist: what comes of them will be announced, if anyone knows that we wait."""
         if self._is_known and asyncio.get_running_loop().time() < self._said + POLL:
-            self._new.update(dict.fromkeys(ids))
-            while len(self._new) > NEW:
-                del self._new[next(iter(self._new))]
+            newest = dict.fromkeys(deque(ids, maxlen=NEW))
+            if len(self._new) + len(newest) > NEW:
+                self._new.clear()  # who waits for them looks at once
+            self._new.update(newest)
 
     async def wait(self, run_id: UUID) -> Finished:
         """How the run finished, once it has."""
@@ -149,7 +151,8 @@ class Waiting:
     def _heard_awaited(self, words: Sequence[str] | None) -> None:
         if words is None or WHO in words:
             if self._futures:
-                self._is_known = False
+                # It may have finished some before it hears of us.
+                self._doubt(self._futures, SPREADING)
                 self._say()
         elif WE in words and not self._looks:
             self._is_known = True
@@ -158,9 +161,10 @@ class Waiting:
         while True:
             await self._next_look()
             if not self._futures:
-                self._looks.clear()
-                self._doubted.clear()
+                for each in (self._looks, self._doubted, self._look, self._fresh):
+                    each.clear()
                 await self._stirred.wait()
+                self._looked_at_all = asyncio.get_running_loop().time()
                 continue
             try:
                 await self._answer()
@@ -173,24 +177,28 @@ class Waiting:
     async def _next_look(self) -> None:
         """Until there is something to look at."""
         now = asyncio.get_running_loop().time
-        poll = POLL if self._dispatch.hears else POLL_DEAF
         begun = now()
-        pause = self._looks[0] if self._looks else poll
-        if await within(pause, self._stirred.wait()):
+        at_all = self._looked_at_all + (POLL if self._dispatch.hears else POLL_DEAF)
+        pause = min([at_all - begun, *list(self._looks)[:1]])
+        if await within(max(0.0, pause), self._stirred.wait()):
             self._stirred.clear()
-            if self._looks:
-                self._looks[0] = max(0.0, self._looks[0] - (now() - begun))
-            return
         if self._looks:
-            self._looks.popleft()
-            self._look |= self._doubted & self._futures.keys()
-            if not self._looks:
-                self._doubted.clear()
-                self._is_known = self._dispatch.hears
-        else:
+            self._looks[0] -= now() - begun
+            if self._looks[0] <= 0:
+                self._look_at_doubted()
+        if now() >= at_all:
+            # Not only when all is quiet: among many that are announced, one may not have been.
+            self._looked_at_all = now()
             self._look |= self._futures.keys()
-        if self._futures and now() >= self._said + POLL:
-            self._say()
+            if self._futures and now() >= self._said + POLL:
+                self._say()
+
+    def _look_at_doubted(self) -> None:
+        self._looks.popleft()
+        self._look |= self._doubted & self._futures.keys()
+        if not self._looks:
+            self._doubted.clear()
+            self._is_known = self._dispatch.hears
 
     async def _answer(self) -> None:
         look, self._look = list(self._look), set()

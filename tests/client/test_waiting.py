@@ -105,7 +105,11 @@ async def test_a_result_is_heard_of_without_polling(dsn: str, overheard: Overhea
             assert not result.done()
             office.gate(n).set()
             assert await heard_in(result) < SOON
-        assert set(await overheard.said(Channel.FINISHED)) == {run.id.hex for run in runs}
+
+        async def all_announced() -> bool:
+            return set(await overheard.said(Channel.FINISHED)) == {run.id.hex for run in runs}
+
+        await until(all_announced)
         if apart:
             await client.__aexit__(None, None, None)
 
@@ -301,3 +305,36 @@ async def test_every_one_of_many_waiters_for_one_run_is_told(app: App) -> None:
         gate.set()
         assert await asyncio.gather(*results) == [1] * 50
     assert isinstance(given_up.exception(), TimeoutError)
+
+
+async def test_a_run_whose_announcement_was_lost_is_found_though_others_are_announced(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look at all that is awaited does not wait for a silence."""
+    monkeypatch.setattr("stepwell.waiting.POLL", 0.5)
+    monkeypatch.setattr("stepwell.waiting.SPREADING", (0.01, 0.01))
+    gate = asyncio.Event()
+
+    @app.task
+    async def quick() -> None: ...
+
+    @app.task
+    async def late() -> str:
+        await gate.wait()
+        return "found"
+
+    async with app.worker():
+        run = await late.start()
+        awaited = asyncio.create_task(run.result(20))
+        await (await quick.start()).result(10)
+        dispatch: Any = app._opening.dispatch
+        announce = dispatch.announce
+
+        def forgetful(channel: Channel, what: Any) -> None:
+            announce(channel, [word for word in what if not (channel is Channel.FINISHED and word == run.id.hex)])
+
+        dispatch.announce = forgetful
+        gate.set()
+        while not awaited.done():  # something stirs all the time
+            await (await quick.start()).result(10)
+        assert awaited.result() == "found"

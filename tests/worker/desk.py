@@ -32,7 +32,11 @@ class Desk:
         self.order: list[str] = []
         self.stirs = 0
         self.attempts = Attempts(
-            Bodies(written, {"inline": InlineExecutor()}), slots=slots, settle=self._settle, ended=self._ended
+            Bodies(written, {"inline": InlineExecutor()}),
+            slots=slots,
+            settle=self._settle,
+            ended=self._ended,
+            apart=self._ended,
         )
 
     def _settle(self, claim: Claim, outcome: Outcome) -> None:

@@ -261,7 +261,7 @@ async def test_bodies_that_block_let_the_loop_have_a_turn_between_them(monkeypat
 
     loop = asyncio.get_running_loop()
     for patience, different in ((-1.0, 10), (60.0, 1)):
-        monkeypatch.setattr(module, "TURN", patience)
+        monkeypatch.setattr(module, "STRETCH", patience)
         turns, desk = 0, Desk(blocks)
         at.clear()
         loop.call_soon(turn)
@@ -271,7 +271,7 @@ async def test_bodies_that_block_let_the_loop_have_a_turn_between_them(monkeypat
 
 
 async def test_what_ended_before_a_turn_is_told_of_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "TURN", -1.0)
+    monkeypatch.setattr(module, "STRETCH", -1.0)
 
     async def blocks() -> None: ...
 
@@ -298,7 +298,7 @@ async def test_no_more_bodies_wait_than_there_are_slots() -> None:
 async def test_a_line_that_is_left_during_a_turn_is_released_and_nothing_of_it_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "TURN", -1.0)
+    monkeypatch.setattr(module, "STRETCH", -1.0)
     ran = []
 
     async def blocks() -> None:
@@ -309,3 +309,46 @@ async def test_a_line_that_is_left_during_a_turn_is_released_and_nothing_of_it_r
     desk = Desk(blocks)
     assert await desk.do(*["blocks"] * 5) == ["null", *["Released"] * 4]
     assert len(ran) == 1
+
+
+async def test_a_body_that_kept_its_task_and_cancels_it_later_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task goes on with others by then: they fail at the worst, and the line is served all the same."""
+    monkeypatch.setattr(module, "STRETCH", -1.0)  # a pause after every body, where the cancellation arrives
+
+    async def spiteful() -> int:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().call_soon(task.cancel)
+        return 1
+
+    async def quick() -> int:
+        return 2
+
+    desk = Desk(spiteful, quick)
+    assert await desk.do("spiteful", "quick", "quick") == ["1", "2", "2"]
+    assert await desk.do("quick") == ["2"]
+
+
+async def test_an_eager_task_factory_does_not_nest_the_first_steps() -> None:
+    if not hasattr(asyncio, "eager_task_factory"):
+        assert not hasattr(asyncio.Task, "eager_start")  # 3.11 has none
+        return
+    end = asyncio.Event()
+
+    async def waits() -> int:
+        await end.wait()
+        return 1
+
+    desk = Desk(waits, slots=1000)
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(asyncio.eager_task_factory)
+    try:
+        desk.begin(*["waits"] * 1000)
+        for _ in range(3000):
+            await asyncio.sleep(0)
+        end.set()
+        async with asyncio.timeout(10):
+            await desk.attempts.idle()
+    finally:
+        loop.set_task_factory(None)
+    assert len(desk.outcomes) == 1000

@@ -234,3 +234,30 @@ def test_what_a_queue_gives_beside_the_share_does_not_make_it_busy_for_ever() ->
     assert frontier.next(0.01) == "look"
     look(frontier, [], share=10)
     assert frontier.next(0.02) == "wait"
+
+
+def test_a_look_that_had_no_room_for_a_busy_queue_does_not_make_it_idle() -> None:
+    frontier = Frontier()
+    look(frontier, taken("busy", 5), share=5)
+    look(frontier, taken("other", 1), share=1, now=1.0)
+    assert frontier.next(1.01) == "go on"
+    assert {place.queue for place in frontier.going(10).places} >= {"busy"}
+
+
+def test_a_busy_queue_that_turns_out_empty_is_looked_at_once_more_and_then_left() -> None:
+    frontier = Frontier()
+    look(frontier, taken("busy", 5), share=5)
+    look(frontier, [], share=5, now=1.0)
+    go_on(frontier, 5, [])
+    assert frontier.next(1.02) == "look"
+    look(frontier, [], share=5, now=1.03)
+    assert frontier.next(1.04) == "wait"
+
+
+def test_a_run_that_must_be_alone_moves_no_place() -> None:
+    frontier = Frontier()
+    lone, *others = taken("q", 4)
+    far = taken("q", 1, priority=90)[0]
+    far.alone = True
+    look(frontier, [lone, *others, far], share=4)
+    assert frontier.going(4).places == [place_of(others[-1])]

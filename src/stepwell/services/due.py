@@ -4,6 +4,7 @@ started in time expires."""
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -43,6 +44,7 @@ class Due(Service):
 
     async def run_once(self) -> float:
         self.sooner.clear()
+        self._next_look = math.inf  # whatever is heard meanwhile may be sooner than what is found
         wait = await self._run_once()
         self._next_look = asyncio.get_running_loop().time() + wait
         return wait

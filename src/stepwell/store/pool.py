@@ -25,7 +25,6 @@ SESSION = {
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
     "jit": "off",
-    "plan_cache_mode": "force_generic_plan",
     "synchronous_commit": "on",
     "statement_timeout": "60s",
     "lock_timeout": "30s",

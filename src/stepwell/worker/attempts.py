@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Container, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Coroutine, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -29,7 +29,7 @@ from stepwell.worker.steps import Rest
 
 CLEANUP = 1.0
 """Seconds a cancelled body has to clean up before its attempt is settled without it."""
-TURN = 0.003
+STRETCH = 0.003
 """Seconds of first steps after which everyone else on the event loop has a turn."""
 
 
@@ -66,13 +66,21 @@ class Attempt(Running):
 
 class Attempts:
     def __init__(
-        self, bodies: Bodies, *, slots: int, settle: Callable[[Claim, Outcome], None], ended: Callable[[], None]
+        self,
+        bodies: Bodies,
+        *,
+        slots: int,
+        settle: Callable[[Claim, Outcome], None],
+        ended: Callable[[], None],
+        apart: Callable[[], None],
     ) -> None:
-        """`settle` takes an outcome to the tables; `ended` is told when there may be room for more."""
+        """`settle` takes an outcome to the tables; `ended` is told when there may be room for more, `apart` when
+        there may be room for one that must be alone."""
         self._bodies = bodies
         self._slots = slots
         self._settle = settle
         self._told_ended = ended
+        self._told_apart = apart
         self._line: deque[Claim] = deque()
         self._oldest: Claim | None = None
         self._under_way: dict[Claim, Attempt] = {}
@@ -117,11 +125,13 @@ class Attempts:
             self.leave_line(Released())
         self._oldest = next(iter(self._line), None)
 
-    def forget(self, claims: Iterable[Claim]) -> None:
+    def forget(self, claims: Collection[Claim]) -> None:
         """The tables have their outcomes, or have refused them."""
         self.known.difference_update(claims)
         if self.alone:
             self.alone.difference_update(claims)
+            if not self.alone:
+                self._told_apart()
 
     def end(self, attempt: Attempt, verdict: Outcome | None) -> None:
         """End an attempt from outside; with no verdict its claim is lost.
@@ -146,6 +156,7 @@ class Attempts:
         if lost:
             self._line = deque(claim for claim in self._line if claim not in lost)
             self.forget(lost)
+            self._told_ended()
         for claim, attempt in list(self._under_way.items()):
             if claim in before and claim.fence not in held:
                 self.end(attempt, None)
@@ -184,20 +195,38 @@ class Attempts:
     def _go_on(self) -> None:
         if self._line and not self.stepping and self.has_room:
             self.stepping = True
-            task = asyncio.create_task(self._step())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            # Not here: an eager task factory would take its first step in ours, the next in that, and so on.
+            asyncio.get_running_loop().call_soon(self._begin_step)
+
+    def _begin_step(self) -> None:
+        task = asyncio.create_task(self._step())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _step(self) -> None:
         """Take the line through its first steps. The first that has to wait has this task to itself from then on."""
         me = asyncio.current_task()
         assert me is not None
+        waiting: Attempt | None = None
+        try:
+            waiting, rest = await self._first_steps(me)
+        finally:
+            # Also if a body of before, that kept this task, has it cancelled.
+            self.stepping = False
+            self._go_on()
+            self._told_ended()
+            self._idle_if_so()
+        if waiting is not None and rest is not None:
+            await self._to_the_end(waiting, rest)
+
+    async def _first_steps(self, me: asyncio.Task[Any]) -> tuple[Attempt | None, Rest[Outcome] | None]:
+        """Until one has to wait: that one, and the rest of it."""
         clock, room = asyncio.get_running_loop().time, self._room
-        turn = clock() + TURN
+        stretch = clock() + STRETCH
         while self._line and len(self._under_way) < room:
-            attempt = Attempt(self._line.popleft())
-            context, steps = copy_context(), self._run(attempt)
+            attempt, context = Attempt(self._line.popleft()), copy_context()
             try:
+                steps = self._run(attempt)
                 awaited = context.run(steps.send, None)
             except StopIteration as stop:
                 self._end_at_once(attempt, stop.value)
@@ -205,22 +234,17 @@ class Attempts:
                 self._end_at_once(attempt, failed(contained(error)))
             else:
                 self._wait(attempt, me)
-                self._stepped()
-                await self._to_the_end(attempt, Rest(steps, context, awaited))
-                return
+                return attempt, Rest(steps, context, awaited)
             if me.cancelling() or getattr(me, "_must_cancel", False):
                 break  # by its own body, even if it changed its mind: who came next would be cancelled for it
-            if clock() > turn:
+            if clock() > stretch:
                 self._told_ended()
                 await asyncio.sleep(0)
-                turn = clock() + TURN
-        self._stepped()
+                stretch = clock() + STRETCH
+        return None, None
 
-    def _stepped(self) -> None:
-        self.stepping = False
-        self._go_on()
-        self._told_ended()
-        if not self._under_way and not self._line:
+    def _idle_if_so(self) -> None:
+        if not self._under_way and not self._line and not self.stepping:
             self._idle.set()
 
     def _run(self, attempt: Attempt) -> Coroutine[Any, Any, Outcome]:
@@ -272,8 +296,7 @@ class Attempts:
         if self._under_way.pop(attempt.claim, None) is not None:
             self._go_on()
             self._told_ended()
-            if not self._under_way and not self._line:
-                self._idle.set()
+            self._idle_if_so()
 
     def _conclude(self, attempt: Attempt, outcome: Outcome | None) -> None:
         if attempt.settled:

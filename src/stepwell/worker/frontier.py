@@ -79,14 +79,18 @@ class Frontier:
     def look_ends(self, claimed: Claimed, *, began: float, now: float) -> None:
         self._looking, self._looked, self._cost = False, now, now - began
         self._looks += 1
-        given = Counter([claim.queue for claim in claimed.claims])
-        self._busy = {queue for queue, count in given.items() if count >= claimed.share}
+        # A run that must be alone is taken out of its turn: it says nothing about its queue.
+        claims = [claim for claim in claimed.claims if not claim.alone]
+        given = Counter([claim.queue for claim in claims])
+        full = {queue for queue, count in given.items() if count >= claimed.share}
+        # A look takes what it has room for, from queues in no order. One that was busy, and gave nothing, may be still.
+        self._busy = full | (self._busy - given.keys())
         if len(self._places) > KNOWN:
-            self._places.clear()
-        for queue in self._busy:
+            self._places = {queue: self._places[queue] for queue in self._busy & self._places.keys()}
+        for queue in full:
             # Before its last run there was nothing left at this moment: from there, however far others went.
             self._places.pop(queue, None)
-        self._advance(claimed.claims)
+        self._advance(claims)
 
     def going(self, limit: int) -> Going:
         """In the busy queues, or at the end of all that are known."""

@@ -141,7 +141,7 @@ class Lanes:
             try:
                 if completed or todo == "go on":
                     await self._exchange(completed, self._frontier.going(room) if todo == "go on" else None)
-                if todo == "look" and (room := self._room(now())) > 0:
+                if todo == "look" and not self._stopping.is_set() and (room := self._room(now())) > 0:
                     await self._look(room, now)
                 pause = 0.05
             except (Unavailable, TimeoutError) as error:
@@ -187,9 +187,9 @@ class Lanes:
         try:
             async with self._asking(claim_id if going else None, len(order.places) * order.share):
                 exchanged = await self._link.exchange(completed, order)
-        except Exception as error:
+        except BaseException as error:
             self._ledger.returned(completed)
-            if not completed or isinstance(error, Unavailable | TimeoutError):
+            if not completed or not isinstance(error, Exception) or isinstance(error, Unavailable | TimeoutError):
                 raise
             log.warning("exchanging %d completed runs failed, settling them apart: %s", len(completed), error)
             return

@@ -42,7 +42,7 @@ class Worker:
         self._lease = Lease(link, lease, lost=self._lease_lost, back=self._lease_back)
         self._look = asyncio.Event()
         self._ledger = Ledger(link, telemetry, settled=self._settled, completed=self._stir)
-        self._attempts = Attempts(bodies, slots=slots, settle=self._ledger.add, ended=self._stir)
+        self._attempts = Attempts(bodies, slots=slots, settle=self._ledger.add, ended=self._stir, apart=self._apart)
         self._lanes = Lanes(link, self._attempts, self._ledger, telemetry, slots=slots, unheard=self._look.set)
         self._stopping = False
         self._gone = asyncio.Event()
@@ -56,7 +56,11 @@ class Worker:
                 self._lanes.open()
                 self._telemetry.tell("worker.ready")
             async with beside(self._ledger.run(), self._watch(), self._lease.fails()):
-                await self._lanes.run()
+                try:
+                    await self._lanes.run()
+                except Exception:
+                    await self._save()
+                    raise
                 self._ledger.no_more_exchanges()
                 await self._attempts.idle()
                 await within(FLUSH, self._flushed())
@@ -79,6 +83,14 @@ class Worker:
         await within(CLEANUP, self._attempts.idle())
         self._attempts.abandon()
 
+    async def _save(self) -> None:
+        """After a failure of ours: record what is known, so that nothing that ended is run again for it."""
+        self._ledger.no_more_exchanges()
+        self._attempts.end_all(Released())
+        await within(CLEANUP, self._attempts.idle())
+        self._attempts.abandon()
+        await within(FLUSH, self._ledger.drained())
+
     async def stopped(self) -> None:
         """Wait until a stopping worker has recorded what it could, and left."""
         await self._gone.wait()
@@ -93,11 +105,12 @@ class Worker:
     def _stir(self) -> None:
         self._lanes.stir()
 
+    def _apart(self) -> None:
+        """There may be another run that had to wait until it could be alone."""
+        self._lanes.heard()
+
     def _settled(self, group: Sequence[Settlement]) -> None:
-        apart = bool(self._attempts.alone)
         self._attempts.forget([claim for claim, _ in group])
-        if apart and not self._attempts.alone:
-            self._lanes.heard()  # there may be another that had to wait for this one
         self._lanes.stir()
 
     # -- lease and watch

@@ -32,7 +32,6 @@ with recursive busy (queue) as (
        and exists (select from stepwell.workers w where w.id = :worker::uuid and w.lease_until > stepwell.now()
                      and w.stopped_at is null)
      order by random()
-     limit :limit
 ), lone as materialized (
     select r.id
       from stepwell.runs r

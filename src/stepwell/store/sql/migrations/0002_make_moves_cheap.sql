@@ -84,9 +84,10 @@ alter table stepwell.finished_runs add constraint row_fits_state check (
     and num_nulls(claim_id, claimed_by, started_at) in (0, 3)
 );
 
+-- The base types in both: with two types for a column, the planner would sort all of history for a page of it.
 create view stepwell.all_runs as
-    select id, kind, name, queue, priority, state, input, null::jsonb as result, null::jsonb as error,
-           key, tags, attempt, failures, due_at, expires_at, claimed_by, started_at, created_at,
+    select id, kind::text, name::text, queue::text, priority::smallint, state, input::jsonb, null::jsonb as result,
+           null::jsonb as error, key::text, tags::jsonb, attempt, failures, due_at, expires_at, claimed_by, started_at, created_at,
            null::timestamptz as finished_at, parent_id, root_id, retry_of, node, map_index
       from stepwell.runs
      union all

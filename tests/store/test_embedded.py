@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,8 @@ def stopped(home: Path) -> bool:
 
 def stop(home: Path) -> None:
     for pid in processes(home):
-        os.kill(pid, signal.SIGTERM)
+        with suppress(ProcessLookupError):  # it was ending by itself
+            os.kill(pid, signal.SIGTERM)
     eventually(lambda: stopped(home))
 
 

@@ -109,7 +109,7 @@ class Database:
         with reaching():
             self._pool = await asyncpg.create_pool(
                 self.dsn,
-                min_size=0,
+                min_size=1,  # opened now, so that the first start does not wait for it
                 max_size=self._size,
                 command_timeout=ANSWER,
                 timeout=10,

@@ -14,6 +14,10 @@ from benchmarks.servers import DATABASE, Postgres
 WHAT = ("start", "drain", "backlog", "latency", "growth", "old", "idle", "cost")
 OURS = ("old", "idle", "cost")
 COSTS = {"1k": 1_000, "100k": 100_000, "1M": 1_000_000}
+OTHERS = """
+select count(*) from pg_stat_activity
+ where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'
+"""
 # What a start says, and the looks of the harness, are not what a run costs its worker.
 STARTS = "%insert into stepwell.runs (%"
 LOOKS = "%/* look */%"
@@ -94,8 +98,6 @@ def start(candidate: Candidate) -> Steps:
     sizes = candidate.sizes
     count = _affordable(candidate, sizes.bulk, sizes.bulk_seconds)
     yield "bulk", lambda: _rate(candidate, "bulk", "bulk", count)
-    if candidate.key == "limit":
-        yield "copy", lambda: _rate(candidate, "copy", "copy", count)
     yield "single", lambda: _rate(candidate, "single", "single", sizes.singles)
     crowd = max(sizes.singles, min(sizes.crowd, int(2 * statistics.median(candidate.figures["single"] or [1000]))))
     yield "crowd", lambda: _rate(candidate, "crowd", "single", crowd, callers=100)
@@ -229,8 +231,10 @@ def _cost(candidate: Candidate, name: str) -> None:
         candidate.ask("drain", url=url, count=min(count * 5, candidate.kept[f"cost_{name}"] // 2), most=30)
     server = candidate.server
     assert isinstance(server, Postgres)
-    # After a while: what the worker had claimed is settled, or given back, by its end.
-    time.sleep(0.2)
+    # The worker has ended; its last statements may not have.
+    deadline = time.monotonic() + 10
+    while int(server.sql(OTHERS)) and time.monotonic() < deadline:
+        time.sleep(0.02)
     runs = int(server.sql("select count(*) from stepwell.finished_runs"))
     candidate.figures[f"cost {name}"].append(float(server.sql(COST)) * 1000 / runs)
 

@@ -69,8 +69,6 @@ def notes(candidates: Sequence[Candidate]) -> str:
         given = candidate.kept.get("backlog", 0)
         if given and given < candidate.sizes.backlog:
             said.append(f"- {candidate.name}: its long backlog was of {given:,}: it starts too slowly to make more.")
-        if copied := candidate.figures.get("copy"):
-            said.append(f"- {candidate.name}: with COPY {number(statistics.median(copied))} starts/s.")
         for figure, reason in candidate.reasons.items():
             if not figure.startswith("image "):
                 often = " failed in some rounds" if candidate.figures.get(figure) else ""

@@ -16,6 +16,7 @@ import socket
 import struct
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -51,7 +52,7 @@ def tell(number: int) -> None:
     _mouth.send(struct.pack("qd", number, now))
 
 
-class Contender:
+class Contender(ABC):
     name: str
     store: str
     keeps: str
@@ -64,29 +65,28 @@ class Contender:
 
     def setup(self) -> None:
         """Prepare an empty database; once."""
+        return None
 
-    async def open(self) -> None: ...
+    async def open(self) -> None:
+        return None
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        return None
 
-    async def start_bulk(self, count: int) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def start_bulk(self, count: int) -> None: ...
 
-    async def start_copy(self, count: int) -> None:
-        """Only of the limit: what COPY would give, if it could answer which of the starts it took."""
-        raise Lacking("only the limit is asked")
-
-    async def start_one(self, number: int) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    async def start_one(self, number: int) -> Any: ...
 
     async def result(self, handle: Any) -> None:
         raise Lacking("has no results")
 
-    def worker(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def worker(self) -> None: ...
 
-    async def left(self) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    async def left(self) -> int: ...
 
     async def statements(self) -> int:
         """How many statements the database has been asked so far."""
@@ -107,12 +107,6 @@ async def bulk(contender: Contender, chosen: argparse.Namespace) -> dict[str, An
     await contender.start_bulk(1)
     begin = time.perf_counter()
     await contender.start_bulk(chosen.count - 1)
-    return {"seconds": time.perf_counter() - begin}
-
-
-async def copy(contender: Contender, chosen: argparse.Namespace) -> dict[str, Any]:
-    begin = time.perf_counter()
-    await contender.start_copy(chosen.count)
     return {"seconds": time.perf_counter() - begin}
 
 
@@ -299,7 +293,7 @@ async def fill(contender: Contender, chosen: argparse.Namespace) -> dict[str, An
     return {"seconds": time.perf_counter() - begin}
 
 
-VERBS = {each.__name__: each for each in (bulk, copy, single, drain, latency, load, idle, trickle, fill)}
+VERBS = {each.__name__: each for each in (bulk, single, drain, latency, load, idle, trickle, fill)}
 
 
 # -- the command

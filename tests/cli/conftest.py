@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,7 @@ def stepwell(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     """A command in this process, on the test's own database."""
     monkeypatch.setenv("STEPWELL_DSN", dsn)
     monkeypatch.chdir(HERE)
+    sys.modules.pop("shop", None)  # another test's, with an app on that test's database
 
     async def run(*arguments: object) -> Said:
         capsys.readouterr()

@@ -202,6 +202,8 @@ class Proxy:
                 for swallow in self._swallows:
                     if swallow.at_commit and swallow.left and swallow.statement in wire.spoken:
                         self._lose(wire, swallow)
+            case b"Q" if body.upper().startswith(b"COPY"):
+                wire.spoken.add("copy")
             case b"Q" if body.upper().startswith(b"BEGIN"):
                 wire.spoken.clear()
             case _:

@@ -14,6 +14,7 @@ from e2e_processes import eventually
 from proxy import Proxy
 
 from stepwell import Call, Retry, Run, State, Unavailable
+from stepwell.client import BULK
 from stepwell.dispatch.postgres import PostgresDispatch
 from stepwell.services.reaper import Reaper
 from stepwell.store.pool import Database
@@ -73,6 +74,35 @@ async def test_a_start_repeated_after_its_run_has_finished_does_not_make_it_agai
         assert await run.result(timeout=10) == 2
     await finished_once(sql, run)
     assert near.ran == [(str(run.id), 1)]
+
+
+async def test_a_copied_start_whose_commit_loses_its_answer_makes_its_runs_once(
+    proxy: Proxy, shop: Shop, sql: Sql
+) -> None:
+    async with shop.app, shop.app.worker():
+        lost = proxy.swallow("copy", at_commit=True)
+        runs = await shop.app.definition("add").start_many([(n,) for n in range(BULK)])
+        assert lost.done.is_set()
+        assert [await run.result(timeout=20) for run in runs] == list(range(1, BULK + 1))
+    await finished_once(sql, *runs)
+    assert sorted(shop.ran) == sorted((str(run.id), 1) for run in runs)
+
+
+async def test_a_copied_start_repeated_after_its_runs_have_finished_does_not_make_them_again(
+    proxy: Proxy, shop: Shop, dsn: str, sql: Sql
+) -> None:
+    near = Shop(dsn)
+    async with shop.app, near.app, near.app.worker():
+        lost = proxy.swallow("copy", at_commit=True)
+        starting = asyncio.create_task(shop.app.definition("add").start_many([(n,) for n in range(BULK)]))
+        await lost.done.wait()
+        proxy.refusing = True
+        await eventually(lambda: sql.fetchval("select count(*) = $1 from stepwell.finished_runs", BULK))
+        proxy.heal()
+        runs = await starting
+        assert [await run.result(timeout=20) for run in runs] == list(range(1, BULK + 1))
+    await finished_once(sql, *runs)
+    assert sorted(near.ran) == sorted((str(run.id), 1) for run in runs)
 
 
 async def test_a_start_that_arrives_after_its_repetition_has_finished_does_not_make_it_again(

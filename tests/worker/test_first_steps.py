@@ -329,26 +329,25 @@ async def test_a_body_that_kept_its_task_and_cancels_it_later_stops_nobody(monke
     assert await desk.do("quick") == ["2"]
 
 
-async def test_an_eager_task_factory_does_not_nest_the_first_steps() -> None:
-    if not hasattr(asyncio, "eager_task_factory"):
-        assert not hasattr(asyncio.Task, "eager_start")  # 3.11 has none
-        return
-    end = asyncio.Event()
+if hasattr(asyncio, "eager_task_factory"):  # since Python 3.12
 
-    async def waits() -> int:
-        await end.wait()
-        return 1
+    async def test_an_eager_task_factory_does_not_nest_the_first_steps() -> None:
+        end = asyncio.Event()
 
-    desk = Desk(waits, slots=1000)
-    loop = asyncio.get_running_loop()
-    loop.set_task_factory(asyncio.eager_task_factory)
-    try:
-        desk.begin(*["waits"] * 1000)
-        for _ in range(3000):
-            await asyncio.sleep(0)
-        end.set()
-        async with asyncio.timeout(10):
-            await desk.attempts.idle()
-    finally:
-        loop.set_task_factory(None)
-    assert len(desk.outcomes) == 1000
+        async def waits() -> int:
+            await end.wait()
+            return 1
+
+        desk = Desk(waits, slots=1000)
+        loop = asyncio.get_running_loop()
+        loop.set_task_factory(asyncio.eager_task_factory)
+        try:
+            desk.begin(*["waits"] * 1000)
+            for _ in range(3000):
+                await asyncio.sleep(0)
+            end.set()
+            async with asyncio.timeout(10):
+                await desk.attempts.idle()
+        finally:
+            loop.set_task_factory(None)
+        assert len(desk.outcomes) == 1000

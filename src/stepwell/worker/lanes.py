@@ -132,15 +132,17 @@ class Lanes:
             if self._flying and self._attempts.stepping and self._ledger.completed < BATCH:
                 await self._stirred.wait()  # the database is busy with the other lane, and more is about to complete
                 continue
-            completed = self._ledger.take_completed()
             room = self._room(now())
             todo = self._frontier.next(now()) if room > 0 else "wait"
+            going = self._frontier.going(room) if todo == "go on" else None
+            # Last: from here on they are the exchange's, which gives them back if it fails.
+            completed = self._ledger.take_completed()
             if todo == "wait" and not completed:
                 await self._wait(self._rest(now()) if poll else None)
                 continue
             try:
-                if completed or todo == "go on":
-                    await self._exchange(completed, self._frontier.going(room) if todo == "go on" else None)
+                if completed or going:
+                    await self._exchange(completed, going)
                 if todo == "look" and not self._stopping.is_set() and (room := self._room(now())) > 0:
                     await self._look(room, now)
                 pause = 0.05

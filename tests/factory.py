@@ -14,7 +14,8 @@ from stepwell.engine.workers import Identity
 from stepwell.model.ids import ClaimId, RunId, WorkerId, new_claim_id, new_run_id, new_worker_id
 from stepwell.model.outcome import Completed, Failed
 from stepwell.model.retry import Retry
-from stepwell.model.run import Claim, Error, Reason, Start, Wanted
+from stepwell.model.run import Claim, Error, Reason, Wanted
+from stepwell.model.start import Start, Terms
 from stepwell.model.states import State
 from stepwell.store.pool import Transaction
 
@@ -30,9 +31,10 @@ class Made:
 
 
 def a_start(name: str = "tests.task", **changes: Any) -> Start:
-    retry = changes.pop("retry", Retry())
-    values: dict[str, Any] = {"queue": "default", "priority": 50, "input": b'{"n": 1}'}
-    return Start(new_run_id(), name, retry=msgspec.json.encode(retry.packed()), **values | changes)
+    own = {field: changes.pop(field) for field in ("key", "digest") if field in changes}
+    input = changes.pop("input", b'{"n": 1}')
+    retry = msgspec.json.encode(changes.pop("retry", Retry()).packed())
+    return Start(new_run_id(), input, Terms(name, retry=retry, **changes), **own)
 
 
 async def a_worker(tx: Transaction, lease: float = 60.0) -> WorkerId:
@@ -46,7 +48,9 @@ async def claimed(tx: Transaction, start: Start | None = None, *, worker: Worker
     start = start or a_start(queue=f"q-{uuid.uuid4().hex[:8]}")
     await runs.start(tx, [start])
     worker = worker or await a_worker(tx)
-    claimed = await runs.claim(tx, Wanted(worker, [start.queue], [start.name], 1, alone=True), new_claim_id())
+    claimed = await runs.claim(
+        tx, Wanted(worker, [start.terms.queue], [start.terms.name], 1, alone=True), new_claim_id()
+    )
     return claimed.claims[0]
 
 

@@ -18,9 +18,9 @@ import uvloop
 from contender import TEXT, TO, Contender, main, store, tell
 
 from stepwell.engine import workers
-from stepwell.engine.runs import PLAIN
 from stepwell.engine.workers import Identity
 from stepwell.model.ids import new_claim_id, new_run_id, new_worker_id
+from stepwell.store.copying import COLUMNS
 from stepwell.store.pool import Database
 from stepwell.store.statements import load
 from stepwell.version import VERSION
@@ -48,7 +48,7 @@ async def start(connection: Connection, input: bytes, name: str = NOOP) -> None:
 
 async def copy(connection: Connection, count: int, input: bytes) -> None:
     rows = ((new_run_id(), NOOP, "default", 50, "pending", input, None, b"{}", None, None, None) for _ in range(count))
-    await connection.copy_records_to_table("runs", schema_name="stepwell", records=rows, columns=PLAIN)
+    await connection.copy_records_to_table("runs", schema_name="stepwell", records=rows, columns=COLUMNS)
 
 
 class Turn:

@@ -15,7 +15,8 @@ from stepwell.engine import reads, runs
 from stepwell.garbage import uncollected
 from stepwell.model.errors import KeyConflict, Unavailable
 from stepwell.model.ids import RunId, new_run_id
-from stepwell.model.run import Attempt, Filter, Finished, Page, RunInfo, Start
+from stepwell.model.run import Attempt, Filter, Finished, Page, RunInfo
+from stepwell.model.start import Start
 from stepwell.starting import Starting
 from stepwell.store.pool import Database
 from stepwell.waiting import Waiting
@@ -27,8 +28,8 @@ PATIENCE = 15.0
 """Seconds for which a verb outlasts a database that is away, before it raises Unavailable."""
 MOST = 5_000
 """Runs of one statement: enough to be fast, and a bound on what one call can hold up."""
-COPY = 20_000
-"""Runs of one copy: it ends long before a statement's time is out, and then others on the event loop have a turn."""
+COPY, COPY_BYTES = 50_000, 32 * 1024 * 1024
+"""Runs of one copy, and bytes of their input: it ends long before a statement's time is out."""
 BULK = 500
 """From this many on, plain starts are copied into the table."""
 
@@ -66,7 +67,7 @@ class Client:
                 while begun < len(made):
                     begun = len(made)
                     with uncollected():
-                        await runs.start_plain(tx, _plain(islice(starts, COPY), made))
+                        await runs.start_plain(tx, _plain(starts, made))
         except NotPlain:
             made.extend(starts)
             return list(zip(made, await self._start_unique(made), strict=True))
@@ -114,11 +115,11 @@ class Client:
 
     def _tell(self, started: Sequence[Start]) -> None:
         self._waiting.started(each.id for each in started if each.key is None)
-        now = {each.queue for each in started if each.delay is None and each.at is None}
-        self._dispatch.announce(Channel.PENDING, now)
+        terms = {each.terms for each in started}
+        self._dispatch.announce(Channel.PENDING, {each.queue for each in terms if not each.is_delayed})
         # Who leads `due` reckons by its own clock only when to look: for a time of day, at once.
-        waits = {each.delay or NOTHING for each in started if each.delay is not None or each.at is not None}
-        waits |= {each.expires for each in started if each.expires is not None}
+        waits = {each.delay or NOTHING for each in terms if each.is_delayed}
+        waits |= {each.expires for each in terms if each.expires is not None}
         if waits:
             self._dispatch.announce(Channel.SCHEDULED, [f"{min(waits).total_seconds():.3f}"])
 
@@ -176,9 +177,15 @@ class Client:
 
 
 def _plain(starts: Iterator[Start], made: list[Start]) -> Iterator[Start]:
-    """Those starts, noted as they are made, as long as they are plain."""
-    for start in starts:
+    """Those of the next copy, noted as they are made, as long as they are plain."""
+    size, terms = 0, None
+    for start in islice(starts, COPY):
         made.append(start)
-        if not start.is_plain:
-            raise NotPlain
+        if start.terms is not terms or start.key is not None:
+            if not start.is_plain:
+                raise NotPlain
+            terms = start.terms
         yield start
+        size += len(start.input)
+        if size > COPY_BYTES:
+            return

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from hashlib import blake2b
@@ -26,7 +26,7 @@ from stepwell.model.duration import Duration, duration
 from stepwell.model.errors import DuplicateName, InvalidSetting, NotEncodable, UnknownName, WrongUse
 from stepwell.model.ids import new_run_id
 from stepwell.model.retry import DEFAULT, Retry
-from stepwell.model.run import Start
+from stepwell.model.start import Start, Terms
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -82,6 +82,23 @@ class Options:
             raise InvalidSetting("options", ", ".join(sorted(unknown)), f"known are {', '.join(sorted(known))}")
         return replace(self, **changes)
 
+    def terms(self, name: str) -> Terms:
+        """Of runs that are started here and now."""
+        parent_id, root_id = family()
+        return Terms(
+            name,
+            self.queue,
+            self.priority,
+            self.packed_retry,
+            self.packed_tags,
+            self.timeout,  # type: ignore[arg-type]  # timedeltas since __post_init__
+            self.delay,  # type: ignore[arg-type]  # likewise
+            self.at,
+            self.expires,  # type: ignore[arg-type]  # likewise
+            parent_id,
+            root_id,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -109,45 +126,35 @@ class Definition(Generic[R]):
     def _run(self, start: Start, run_id: Any) -> Run[R]:
         return Run(self._app, run_id, key=start.key)
 
-    def _start(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options) -> Start:
+    def _start(self, args: tuple[Any, ...], kwargs: dict[str, Any], terms: Terms, key: str | None) -> Start:
         input = self._encode(args, kwargs)
-        parent_id, root_id = family()
-        return Start(
-            new_run_id(),
-            self.name,
-            options.queue,
-            options.priority,
-            input,
-            options.packed_retry,
-            options.key,
-            None if options.key is None else _digest(self.name, input),
-            options.packed_tags,
-            options.timeout,  # type: ignore[arg-type]  # timedeltas since __post_init__
-            options.delay,  # type: ignore[arg-type]  # likewise
-            options.at,
-            options.expires,  # type: ignore[arg-type]  # likewise
-            parent_id,
-            root_id,
-        )
+        if key is None:
+            return Start(new_run_id(), input, terms)
+        return Start(new_run_id(), input, terms, key, _digest(self.name, input))
 
     async def _start_one(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run[R]:
-        start = self._start(args, kwargs, self._options)
+        start = self._start(args, kwargs, self._options.terms(self.name), self._options.key)
         return self._run(start, await self._app.door.start(start))
 
     async def start_many(self, calls: Iterable[tuple[Any, ...] | Call]) -> list[Run[R]]:
         """Start many runs, all of them or none. A call is a tuple of arguments, or a Call for more."""
         calls = calls if isinstance(calls, Sized) else list(calls)
-        started = await self._app.door.start_many(map(self._called, calls), len(calls))
+        started = await self._app.door.start_many(self._starts(calls), len(calls))
         with uncollected():
             return [self._run(start, run_id) for start, run_id in started]
 
-    def _called(self, call: tuple[Any, ...] | Call) -> Start:
-        if isinstance(call, tuple):
-            return self._start(call, {}, self._options)
-        if isinstance(call, Call):
-            options = self._options.changed(call.options) if call.options else self._options
-            return self._start(call.args, dict(call.kwargs), options)
-        raise InvalidSetting("start_many", call, "each call is a tuple of arguments or a Call")
+    def _starts(self, calls: Iterable[tuple[Any, ...] | Call]) -> Iterator[Start]:
+        terms, key = self._options.terms(self.name), self._options.key
+        for call in calls:
+            if isinstance(call, tuple):
+                yield self._start(call, {}, terms, key)
+            elif not isinstance(call, Call):
+                raise InvalidSetting("start_many", call, "each call is a tuple of arguments or a Call")
+            elif call.options:
+                options = self._options.changed(call.options)
+                yield self._start(call.args, dict(call.kwargs), options.terms(self.name), options.key)
+            else:
+                yield self._start(call.args, dict(call.kwargs), terms, key)
 
 
 class Named(Definition[Any]):

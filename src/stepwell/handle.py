@@ -10,7 +10,8 @@ from uuid import UUID
 from stepwell.model.duration import Duration, duration
 from stepwell.model.errors import RunCancelled, RunExpired, RunFailed, WrongUse
 from stepwell.model.ids import RunId
-from stepwell.model.run import Attempt, Finished, RunInfo, Start
+from stepwell.model.run import Attempt, Finished, RunInfo
+from stepwell.model.start import Start
 from stepwell.model.states import State
 from stepwell.sync import Portal
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
 from stepwell.model.errors import Unavailable
-from stepwell.model.run import Start
+from stepwell.model.start import Start
 
 FLIGHTS = 2
 """Groups on their way at the same time: one is written while the disk takes the other."""

@@ -12,7 +12,7 @@ import pytest
 from stepwell import App, Call
 from stepwell.client import BULK
 from stepwell.model.errors import Unavailable
-from stepwell.model.run import Start
+from stepwell.model.start import Start
 from stepwell.starting import FLIGHTS, Starting
 from tests.factory import a_start
 
@@ -30,7 +30,7 @@ class Airline:
         await self.open.wait()
         if self.error is not None:
             raise self.error
-        if any(each.name == "bad" for each in starts):
+        if any(each.terms.name == "bad" for each in starts):
             raise ValueError("refused")
 
 

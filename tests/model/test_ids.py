@@ -1,19 +1,35 @@
 from __future__ import annotations
 
 import os
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta
 from uuid import RFC_4122, UUID
 
 import pytest
 
+from stepwell.model import ids
 from stepwell.model.ids import new_claim_id, new_run_id
 from stepwell.store.pool import Transaction
 
 
 def test_ids_made_one_after_the_other_rise() -> None:
-    ids = [new_run_id() for _ in range(50_000)]
-    assert ids == sorted(set(ids))
+    made = [new_run_id() for _ in range(50_000)]
+    assert made == sorted(set(made))
+
+
+def test_more_ids_than_a_millisecond_can_count_rise_and_stay_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the counter's lower bits are full it goes on in its upper ones; when those are, in the next millisecond."""
+    now = time.time_ns() + 10**9
+    monkeypatch.setattr(time, "time_ns", lambda: now)
+    new_run_id()
+    full = ids._prefix & ~(0xFFF << 64) | 0xFFE << 64 | 0x3FFF << 48
+    monkeypatch.setattr(ids, "_prefix", full)
+    monkeypatch.setattr(ids, "_steps", 0)
+    made = [new_run_id() for _ in range(40_000)]
+    assert made == sorted(set(made))
+    assert {(each.version, each.variant) for each in made} == {(7, RFC_4122)}
+    assert {id_time(each) for each in made} == {id_time(made[0]), id_time(made[0]) + timedelta(milliseconds=1)}
 
 
 def test_ids_made_by_many_threads_are_all_different_and_rise_in_each() -> None:
@@ -22,8 +38,8 @@ def test_ids_made_by_many_threads_are_all_different_and_rise_in_each() -> None:
 
     with ThreadPoolExecutor(8) as threads:
         made = list(threads.map(make, range(8)))
-    assert len({each for ids in made for each in ids}) == 40_000
-    assert all(ids == sorted(ids) for ids in made)
+    assert len({each for some in made for each in some}) == 40_000
+    assert all(some == sorted(some) for some in made)
 
 
 def test_an_id_is_a_uuid_of_version_seven_and_tells_its_time() -> None:

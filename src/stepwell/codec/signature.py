@@ -17,7 +17,7 @@ import msgspec
 from msgspec import UNSET
 
 from stepwell.codec.annotations import Storage, Unstorable, hints_of, storage_of
-from stepwell.codec.faults import check_bytes, find_change, find_fault, is_same, with_plain_floats
+from stepwell.codec.faults import LIMIT, check_bytes, find_change, find_fault, is_same, with_plain_floats
 from stepwell.codec.types import Misfit, at, read_unknown, write_unknown
 from stepwell.model.errors import InvalidSetting, NotDecodable, NotEncodable
 
@@ -128,24 +128,20 @@ class Signature:
         self._all_positional = self._positional == self._names
         kinds = [each.form.wire for each in self._storages.values()]
         are_scalars = self._all_positional and not self._lowered and all(kind in _SCALARS for kind in kinds)
-        self._scalars = tuple(kinds) if are_scalars else ()
+        self._scalars = tuple(kinds) if are_scalars else None
+        self._ints = tuple(i for i, kind in enumerate(kinds) if kind is int)
         self._simple = self._var_positional is None and self._var_keyword is None
         self._required = {*self._positional, *self._by_keyword} - {
             each.name for each in parameters if each.default is not each.empty
         }
-        self._read = msgspec.json.Decoder(self._struct(), dec_hook=read_unknown).decode
+        self._struct = self._made_struct()
+        self._read = msgspec.json.Decoder(self._struct, dec_hook=read_unknown).decode
         self._result = _result_of(fn, name)
 
     def encode_input(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         """An object keyed by parameter; what the call leaves out is left to the function's defaults."""
-        if not kwargs and self._are_scalars(args):
-            try:
-                data = _write(dict(zip(self._names, args, strict=True)))
-                check_bytes(data)
-            except Exception:
-                pass  # below it is explained
-            else:
-                return data
+        if not kwargs and (data := self._encoded_scalars(args)) is not None:
+            return data
         values = self._named(args, kwargs)
         try:
             data = self._written(values)
@@ -155,14 +151,18 @@ class Signature:
             self._refuse(values, error)
         return data
 
-    def _are_scalars(self, args: tuple[Any, ...]) -> bool:
-        """Whether they are what the parameters ask for, and such that JSON gives them back: no need to read them."""
-        if len(args) != len(self._scalars):
-            return False
-        for value, kind in zip(args, self._scalars, strict=True):
-            if type(value) is not kind or (kind is int and not -_PLAIN_INT <= value <= _PLAIN_INT):
-                return False
-        return True
+    def _encoded_scalars(self, args: tuple[Any, ...]) -> bytes | None:
+        """If they are what the parameters ask for, and such that JSON gives them back: no need to read them."""
+        if tuple(map(type, args)) != self._scalars:
+            return None
+        for i in self._ints:
+            if not -_PLAIN_INT <= args[i] <= _PLAIN_INT:
+                return None
+        try:
+            data = _write(self._struct(*args))
+        except Exception:
+            return None  # it is explained elsewhere
+        return None if len(data) > LIMIT or b"\\u0000" in data else data
 
     def decode_input(self, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         try:
@@ -197,7 +197,7 @@ class Signature:
     def decode_result(self, data: bytes) -> Any:
         return self._result.decode(data, f"the result of {self._name}")
 
-    def _struct(self) -> type[msgspec.Struct]:
+    def _made_struct(self) -> type[msgspec.Struct]:
         # Numbered fields, because a parameter may be called what a struct's field may not.
         fields = [
             (f"p{i}", kept.form.wire, msgspec.field(default=UNSET, name=name))

@@ -21,17 +21,16 @@ from uuid import UUID
 from stepwell.model.errors import AlreadyFinished, KeyConflict, NotFinished, NotFound, Unavailable
 from stepwell.model.ids import ClaimId, RunId, WorkerId
 from stepwell.model.outcome import Completed, Outcome
-from stepwell.model.run import Claim, Claimed, Exchanged, Order, Start, Wanted
+from stepwell.model.run import Claim, Claimed, Exchanged, Order, Wanted
+from stepwell.model.start import Start
 from stepwell.model.states import State
-from stepwell.store import rows
+from stepwell.store import copying, rows
 from stepwell.store.pool import Transaction, Tx
 
 CALM = timedelta(seconds=3)
 """No claim is lost so soon after the server came up: those who could not reach it renew first."""
 KEEP_KEYS = timedelta(days=30)
 """A key is remembered this long, and in any case while its run is live."""
-PLAIN = ("id", "name", "queue", "priority", "state", "input", "tags", "retry", "timeout", "parent_id", "root_id")
-"""The columns of a plain start."""
 
 
 async def start(tx: Tx, starts: Sequence[Start]) -> list[RunId]:
@@ -44,21 +43,21 @@ async def start(tx: Tx, starts: Sequence[Start]) -> list[RunId]:
     started = await tx.rows(
         "start_runs",
         ids=[each.id for each in starts],
-        names=[each.name for each in starts],
-        queues=[each.queue for each in starts],
-        priorities=[each.priority for each in starts],
-        states=["pending" if each.delay is None and each.at is None else "scheduled" for each in starts],
+        names=[each.terms.name for each in starts],
+        queues=[each.terms.queue for each in starts],
+        priorities=[each.terms.priority for each in starts],
+        states=["scheduled" if each.terms.is_delayed else "pending" for each in starts],
         inputs=[each.input for each in starts],
         keys=[each.key for each in starts],
         digests=[each.digest for each in starts],
-        tags=[each.tags for each in starts],
-        retries=[each.retry for each in starts],
-        timeouts=[each.timeout for each in starts],
-        delays=[each.delay for each in starts],
-        ats=[each.at for each in starts],
-        expiries=[each.expires for each in starts],
-        parent_ids=[each.parent_id for each in starts],
-        root_ids=[each.root_id for each in starts],
+        tags=[each.terms.tags for each in starts],
+        retries=[each.terms.retry for each in starts],
+        timeouts=[each.terms.timeout for each in starts],
+        delays=[each.terms.delay for each in starts],
+        ats=[each.terms.at for each in starts],
+        expiries=[each.terms.expires for each in starts],
+        parent_ids=[each.terms.parent_id for each in starts],
+        root_ids=[each.terms.root_id for each in starts],
         keep_keys=KEEP_KEYS,
     )
     if len(started) == len(starts):
@@ -67,18 +66,19 @@ async def start(tx: Tx, starts: Sequence[Start]) -> list[RunId]:
 
 
 async def _start_plain(tx: Tx, start: Start) -> RunId:
+    terms = start.terms
     await tx.rows(
         "start_run",
         id=start.id,
-        name=start.name,
-        queue=start.queue,
-        priority=start.priority,
+        name=terms.name,
+        queue=terms.queue,
+        priority=terms.priority,
         input=start.input,
-        tags=start.tags,
-        retry=start.retry,
-        timeout=start.timeout,
-        parent_id=start.parent_id,
-        root_id=start.root_id,
+        tags=terms.tags,
+        retry=terms.retry,
+        timeout=terms.timeout,
+        parent_id=terms.parent_id,
+        root_id=terms.root_id,
     )
     return start.id
 
@@ -89,14 +89,7 @@ async def start_plain(tx: Transaction, starts: Iterable[Start]) -> None:
     In a transaction of its own, and not to be repeated in this way: an id that is there already is an error.
     Should the answer to its commit be lost, a repetition waits at the first id until it is known what came of it.
     """
-    rows = (
-        (
-            each.id, each.name, each.queue, each.priority, "pending", each.input, each.tags, each.retry, each.timeout,
-            each.parent_id, each.root_id,
-        )
-        for each in starts
-    )  # fmt: skip
-    await tx.copy("runs", PLAIN, rows)
+    await tx.copy("runs", copying.COLUMNS, copying.chunks(starts))
 
 
 async def _existing(tx: Tx, starts: Sequence[Start]) -> list[RunId]:

@@ -19,27 +19,29 @@ ClaimId = NewType("ClaimId", UUID)
 WorkerId = NewType("WorkerId", UUID)
 
 _blank, _set, _UNKNOWN = UUID.__new__, object.__setattr__, SafeUUID.unknown
+_NOISE = (1 << 48) - 1
+_STEP = 1 << 48
 _lock = threading.Lock()
-_last_ms = 0
-_counter = 0
-_noise: Iterator[tuple[int]] = iter(())
+_ms = 0
+_prefix = 0
+"""All of the last id but its 48 bits of noise: the time, the version, the variant, and a counter around them."""
+_steps = 0
+"""How often the prefix can count up before it would change the variant."""
+_noise: Iterator[int] = iter(())
 
 
 def new_run_id() -> RunId:
     """UUIDv7, strictly increasing within the process: a 26-bit counter follows the milliseconds."""
-    global _last_ms, _counter
+    global _prefix, _steps
     with _lock:
-        noise = _next_noise()
+        noise = next(_noise, None) or _more_noise()
         ms = time.time_ns() // 1_000_000
-        if ms > _last_ms:
-            _last_ms, _counter = ms, noise >> 48 << 9  # starts in the lower half: room to count up
+        if ms <= _ms and _steps:
+            _prefix += _STEP
+            _steps -= 1
         else:
-            _counter += 1
-            if _counter >= 1 << 26:
-                _last_ms, _counter = _last_ms + 1, 0
-        ms, counter = _last_ms, _counter
-    high, low = counter >> 14, counter & 0x3FFF
-    value = (ms << 80) | (0x7 << 76) | (high << 64) | (0b10 << 62) | (low << 48) | (noise & 0xFFFF_FFFF_FFFF)
+            _turn(ms, noise)
+        value = _prefix | noise & _NOISE
     # What UUID(int=value) does, without its checks of what else might have been given.
     made = _blank(UUID)
     _set(made, "int", value)
@@ -47,13 +49,25 @@ def new_run_id() -> RunId:
     return RunId(made)
 
 
-def _next_noise() -> int:
+def _turn(ms: int, noise: int) -> None:
+    """A new millisecond; or more ids in one than the lower 14 bits of the counter can count."""
+    global _ms, _prefix, _steps
+    if ms > _ms:
+        _ms, counter = ms, noise >> 48 << 9  # starts in the lower half: room to count up
+    else:
+        counter = ((_prefix >> 64 & 0xFFF) + 1) << 14
+        if counter >= 1 << 26:
+            _ms, counter = _ms + 1, 0
+    high, low = counter >> 14, counter & 0x3FFF
+    _prefix = (_ms << 80) | (0x7 << 76) | (high << 64) | (0b10 << 62) | (low << 48)
+    _steps = 0x3FFF - low
+
+
+def _more_noise() -> int:
     """64 random bits. The kernel is asked for many at once: its answer costs more than all the rest."""
     global _noise
-    for (noise,) in _noise:
-        return noise
-    _noise = struct.iter_unpack("!Q", os.urandom(8 * 512))
-    return next(_noise)[0]
+    _noise = iter(struct.unpack("!512Q", os.urandom(8 * 512)))
+    return next(_noise)
 
 
 def _forget_noise() -> None:

@@ -174,32 +174,6 @@ class Exchanged:
     """Those of the completed whose claim was lost."""
 
 
-@dataclass(slots=True)
-class Start:
-    """A run to be: everything its row needs, already encoded."""
-
-    id: RunId
-    name: str
-    queue: str
-    priority: int
-    input: bytes
-    retry: bytes
-    key: str | None = None
-    digest: bytes | None = None
-    tags: bytes | None = None
-    timeout: timedelta | None = None
-    delay: timedelta | None = None
-    at: datetime | None = None
-    expires: timedelta | None = None
-    parent_id: UUID | None = None
-    root_id: UUID | None = None
-
-    @property
-    def is_plain(self) -> bool:
-        """Nothing has to be looked up or reckoned for its row: it has no key, and waits for no time."""
-        return self.key is None and self.delay is None and self.at is None and self.expires is None
-
-
 @dataclass(frozen=True, slots=True)
 class Filter:
     """Which runs a list shows. None lets everything through."""

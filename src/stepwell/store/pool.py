@@ -7,10 +7,10 @@ a write may or may not have happened: who repeats it must be able to.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from operator import itemgetter
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
@@ -73,9 +73,10 @@ class Fetches(Protocol):
 
     async def fetch(self, query: str, *args: Any) -> list[Row]: ...
 
-    async def copy_records_to_table(
-        self, table_name: str, *, records: Iterable[Sequence[Any]], columns: Sequence[str], schema_name: str
-    ) -> str: ...
+    async def copy_to_table(
+        self, table_name: str, *, source: AsyncIterable[bytes], columns: Sequence[str], schema_name: str,
+        format: Literal["binary"],
+    ) -> str: ...  # fmt: skip
 
 
 class Transaction:
@@ -90,9 +91,17 @@ class Transaction:
         statement = self._statements[name]
         return await self.connection.fetch(statement.sql, *statement.bind(values))
 
-    async def copy(self, table: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        """Insert rows, which are made while those before them are already on their way."""
-        await self.connection.copy_records_to_table(table, records=rows, columns=columns, schema_name=self._schema)
+    async def copy(self, table: str, columns: Sequence[str], chunks: Iterable[bytes]) -> None:
+        """Insert rows in COPY's binary form. They are made while those before them are already on their way."""
+        await self.connection.copy_to_table(
+            table, source=_in_turns(chunks), columns=columns, schema_name=self._schema, format="binary"
+        )
+
+
+async def _in_turns(chunks: Iterable[bytes]) -> AsyncIterator[bytes]:
+    for chunk in chunks:
+        yield chunk
+        await asyncio.sleep(0)  # to make one takes a while: others on the event loop have a turn
 
 
 class Database:

@@ -20,7 +20,7 @@ from stepwell.cli.measuring.tasks import NOOP, TEXT, TO
 from stepwell.engine import runs, workers
 from stepwell.engine.workers import Identity
 from stepwell.model.ids import new_claim_id, new_run_id, new_worker_id
-from stepwell.model.run import Start
+from stepwell.model.start import Start, Terms
 from stepwell.starting import FLIGHTS
 from stepwell.store.pool import Database, Row, Transaction
 from stepwell.store.statements import in_schema
@@ -30,6 +30,7 @@ BATCH = 500
 CALLERS = 100
 QUEUE = "bare"
 PRIORITY = 50
+TERMS = Terms(NOOP, QUEUE, PRIORITY)
 LEASE = timedelta(minutes=30)
 ANSWER = 10.0
 INPUT = msgspec.json.encode({"to": TO, "number": 12345, "text": TEXT})
@@ -156,4 +157,4 @@ class Bare:
 
 
 def _new() -> Start:
-    return Start(new_run_id(), NOOP, QUEUE, PRIORITY, INPUT, retry=b"{}")
+    return Start(new_run_id(), INPUT, TERMS)

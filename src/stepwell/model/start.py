@@ -1,0 +1,52 @@
+"""A run to be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from stepwell.model.ids import RunId
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Terms:
+    """What runs that are started by one call have in common: everything but what tells one from another."""
+
+    name: str
+    queue: str = "default"
+    priority: int = 50
+    retry: bytes = b"{}"
+    tags: bytes | None = None
+    timeout: timedelta | None = None
+    delay: timedelta | None = None
+    at: datetime | None = None
+    expires: timedelta | None = None
+    parent_id: UUID | None = None
+    root_id: UUID | None = None
+
+    @property
+    def is_delayed(self) -> bool:
+        return self.delay is not None or self.at is not None
+
+    @property
+    def is_plain(self) -> bool:
+        """Nothing has to be reckoned for its row: it waits for no time."""
+        return not self.is_delayed and self.expires is None
+
+
+@dataclass(slots=True)
+class Start:
+    """A run to be: everything its row needs, already encoded."""
+
+    id: RunId
+    input: bytes
+    terms: Terms
+    key: str | None = None
+    digest: bytes | None = None
+    """Of the name and the input, with a key."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Nothing has to be looked up or reckoned for its row."""
+        return self.key is None and self.terms.is_plain

@@ -1,0 +1,79 @@
+"""Rows in the binary form of COPY.
+
+Runs that are started together share their terms, and differ in id and input only. So the rest is encoded once, and a
+row is a handful of bytes objects put one behind another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+from struct import Struct
+from uuid import UUID
+
+from stepwell.model.start import Start, Terms
+
+COLUMNS = ("id", "name", "queue", "priority", "state", "input", "tags", "retry", "timeout", "parent_id", "root_id")
+"""Of a plain start, in the order in which they are packed."""
+CHUNK = 32 * 1024
+"""Bytes that are handed over at once, or somewhat more: the server works on one while the next is made."""
+
+_HEAD = b"PGCOPY\n\xff\r\n\0" + bytes(8)
+_TAIL = b"\xff\xff"
+_NULL = b"\xff\xff\xff\xff"
+_length = Struct("!i").pack
+_small = Struct("!ih").pack
+_interval = Struct("!iqii").pack
+_ROW = Struct("!hi").pack(len(COLUMNS), 16)
+"""What a row begins with: how many columns there are, and the length of the id."""
+
+
+def chunks(starts: Iterable[Start]) -> Iterator[bytes]:
+    """Plain starts, as pending runs."""
+    parts, size = [_HEAD], 0
+    terms: Terms | None = None
+    before = after = b""
+    for start in starts:
+        input = start.input
+        if start.terms is not terms:
+            terms = start.terms
+            before, after = _before_input(terms), _after_input(terms)
+        parts += (_ROW, start.id.bytes, before, _length(len(input) + 1), b"\x01", input, after)
+        size += len(before) + len(input) + len(after)
+        if size >= CHUNK:
+            yield b"".join(parts)
+            parts, size = [], 0
+    parts.append(_TAIL)
+    yield b"".join(parts)
+
+
+def _before_input(terms: Terms) -> bytes:
+    return b"".join((_text(terms.name), _text(terms.queue), _small(2, terms.priority), _text("pending")))
+
+
+def _after_input(terms: Terms) -> bytes:
+    return b"".join(
+        (
+            _jsonb(terms.tags), _jsonb(terms.retry), _duration(terms.timeout), _uuid(terms.parent_id),
+            _uuid(terms.root_id),
+        )
+    )  # fmt: skip
+
+
+def _text(value: str) -> bytes:
+    data = value.encode()
+    return _length(len(data)) + data
+
+
+def _jsonb(value: bytes | None) -> bytes:
+    """A version byte and the text."""
+    return _NULL if value is None else _length(len(value) + 1) + b"\x01" + value
+
+
+def _duration(value: timedelta | None) -> bytes:
+    """Microseconds, days, months."""
+    return _NULL if value is None else _interval(16, value.seconds * 1_000_000 + value.microseconds, value.days, 0)
+
+
+def _uuid(value: UUID | None) -> bytes:
+    return _NULL if value is None else _length(16) + value.bytes

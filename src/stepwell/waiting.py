@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from uuid import UUID
 
 from stepwell.beside import within
@@ -40,7 +40,11 @@ class Waiting:
         self._dispatch = dispatch
         self._futures: dict[UUID, set[Future]] = {}
         self._fresh: set[UUID] = set()
+        """Newly awaited: perhaps there is no such run."""
         self._look: set[UUID] = set()
+        """Perhaps just finished."""
+        self._look_far: set[UUID] = set()
+        """Perhaps finished long ago: a look into every day that is kept."""
         self._stirred = asyncio.Event()
         self._watch: asyncio.Task[None] | None = None
         self._unsubscribe: list[Callable[[], None]] = []
@@ -74,7 +78,7 @@ class Waiting:
             self._doubt([run_id], SPREADING[1:])
         else:
             self._fresh.add(run_id)
-            self._look.add(run_id)
+            self._look_far.add(run_id)
             self._stirred.set()
         try:
             return await future
@@ -139,13 +143,13 @@ class Waiting:
     def _heard_finished(self, ids: Sequence[str] | None) -> None:
         if ids is None:
             self._new.clear()
-            self._look |= self._futures.keys()
+            self._look_far |= self._futures.keys()
         else:
             finished = {UUID(each) for each in ids}
             for run_id in finished & self._new.keys():
                 del self._new[run_id]
             self._look |= finished & self._futures.keys()
-        if self._look:
+        if self._look or self._look_far:
             self._stirred.set()
 
     def _heard_awaited(self, words: Sequence[str] | None) -> None:
@@ -154,14 +158,15 @@ class Waiting:
                 # It may have finished some before it hears of us.
                 self._doubt(self._futures, SPREADING)
                 self._say()
-        elif WE in words and not self._looks:
+        elif WE in words:
+            # Who listens hears it about now, as we do. Who is slow to, and finishes a run first, is caught by a look.
             self._is_known = True
 
     async def _run(self) -> None:
         while True:
             await self._next_look()
             if not self._futures:
-                for each in (self._looks, self._doubted, self._look, self._fresh):
+                for each in (self._looks, self._doubted, self._look, self._look_far, self._fresh):
                     each.clear()
                 await self._stirred.wait()
                 self._looked_at_all = asyncio.get_running_loop().time()
@@ -170,7 +175,7 @@ class Waiting:
                 await self._answer()
             except Unavailable as error:
                 log.warning("%d waiters wait for the database: %s", len(self._futures), error)
-                self._look |= self._futures.keys()
+                self._look_far |= self._futures.keys()
                 await asyncio.sleep(0.2)
                 self._stirred.set()
 
@@ -189,7 +194,7 @@ class Waiting:
         if now() >= at_all:
             # Not only when all is quiet: among many that are announced, one may not have been.
             self._looked_at_all = now()
-            self._look |= self._futures.keys()
+            self._look_far |= self._futures.keys()
             if self._futures and now() >= self._said + POLL:
                 self._say()
 
@@ -201,11 +206,14 @@ class Waiting:
             self._is_known = self._dispatch.hears
 
     async def _answer(self) -> None:
-        look, self._look = list(self._look), set()
+        far, self._look_far = self._look_far, set()
+        near, self._look = self._look - far, set()
         fresh, self._fresh = self._fresh, set()
         try:
-            for start in range(0, len(look), BATCH):
-                batch = look[start : start + BATCH]
+            for batch in _batches(near):
+                for finished in await reads.finished(self._database, batch, recent=True):
+                    self._resolve(finished.id, finished)
+            for batch in _batches(far):
                 for finished in await reads.finished(self._database, batch):
                     self._resolve(finished.id, finished)
                 await self._refuse_unknown([each for each in batch if each in fresh and each in self._futures])
@@ -230,3 +238,9 @@ class Waiting:
                 future.set_exception(answer)
             else:
                 future.set_result(answer)
+
+
+def _batches(ids: Iterable[UUID]) -> Iterator[list[UUID]]:
+    rest = list(ids)
+    for first in range(0, len(rest), BATCH):
+        yield rest[first : first + BATCH]

@@ -225,9 +225,9 @@ async def test_a_run_started_where_it_is_known_that_someone_waits_is_not_even_lo
     gate, looked = asyncio.Event(), []
     finished = reads.finished
 
-    async def counted(tx: Any, ids: Any) -> Any:
+    async def counted(tx: Any, ids: Any, **how: Any) -> Any:
         looked.append(list(ids))
-        return await finished(tx, ids)
+        return await finished(tx, ids, **how)
 
     monkeypatch.setattr("stepwell.engine.reads.finished", counted)
 

@@ -164,6 +164,8 @@ CASES = {
     "results": _case(
         "results", BATCH, 800, "finished_runs_pkey", lambda ids: {"ids": ids.finished}, most_before_17=8400
     ),
+    # They finished on other days, which are not even looked into.
+    "recent results": _case("recent_results", 0, 30, "finished_runs_pkey", lambda ids: {"ids": ids.finished}),
     "live run by id": _case(
         "run_by_id", 1, 100, "runs_pkey finished_runs_pkey", lambda ids: {"id": ids.pending[0]}
     ),

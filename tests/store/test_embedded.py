@@ -107,8 +107,17 @@ def dsn_of(client: subprocess.Popen[str]) -> str:
 
 
 def kill(*pids: int) -> None:
+    """A signal is sent at once and taken when the kernel finds time: not gone, it might still answer."""
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
+    eventually(lambda: not any(lives(pid) for pid in pids))
+
+
+def lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def stopped(home: Path) -> bool:

@@ -13,9 +13,9 @@ from operator import itemgetter
 from typing import Any, Literal, Protocol
 
 import asyncpg
-from asyncpg.pool import PoolConnectionProxy
 
 from stepwell.model.errors import Unavailable
+from stepwell.store.lines import Line, Lines
 from stepwell.store.statements import Statements, load
 
 # Every statement of the engine is an index lookup. A plan made while a table was small must not outlive
@@ -57,7 +57,6 @@ _DEAD_LINE = (asyncpg.InternalClientError, asyncpg.ReadOnlySQLTransactionError)
 _TRIES = 5
 ANSWER = 30.0
 """Seconds to wait for an answer: a connection that is half open never gives one."""
-PARTING = 1.0
 
 Row = asyncpg.Record
 
@@ -112,29 +111,17 @@ class Database:
         self.schema = schema
         self.statements = load(schema)
         self._size = size
-        self._pool: asyncpg.Pool[Row] | None = None
+        self._lines: Lines | None = None
 
     async def open(self) -> None:
-        with reaching():
-            self._pool = await asyncpg.create_pool(
-                self.dsn,
-                min_size=1,  # opened now, so that the first start does not wait for it
-                max_size=self._size,
-                command_timeout=ANSWER,
-                timeout=10,
-                server_settings=SESSION,
-                init=prepare,
-                reset=_as_it_is,
-            )
+        lines = Lines(lambda: self.connect(answer=ANSWER), size=self._size)
+        await lines.open()
+        self._lines = lines
 
     async def close(self) -> None:
-        if self._pool is not None:
-            pool, self._pool = self._pool, None
-            try:
-                async with asyncio.timeout(5):
-                    await pool.close()
-            except (TimeoutError, *_AWAY):
-                pool.terminate()
+        if self._lines is not None:
+            lines, self._lines = self._lines, None
+            await lines.close()
 
     async def rows(self, name: str, /, **values: Any) -> list[Row]:
         """One statement, committed when this returns."""
@@ -149,37 +136,37 @@ class Database:
             return await self._fetch(statement.sql, arguments)
 
     async def _fetch(self, sql: str, arguments: list[Any]) -> list[Row]:
-        pool = self._connected()
-        connection = await pool.acquire()
+        lines = self._opened()
+        line = await lines.take()
         try:
-            return await connection.fetch(sql, *arguments)
+            return await line.fetch(sql, *arguments)
         except (asyncio.CancelledError, TimeoutError, *_DEAD_LINE):
             # No answer may ever come on it, and to ask the server to stop is to wait for another.
-            _hang_up(connection)
+            line.terminate()
             raise
         finally:
-            await _let_go(pool, connection)
+            lines.give_back(line)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
         """Several statements, committed together when the block ends."""
         with reaching():
-            pool = self._connected()
-            connection = await pool.acquire()
+            lines = self._opened()
+            line = await lines.take()
             try:
-                transaction = connection.transaction()
+                transaction = line.transaction()
                 await transaction.start()
-                yield Transaction(connection, self.statements, self.schema)
+                yield Transaction(line, self.statements, self.schema)
                 await transaction.commit()
             except (asyncio.CancelledError, TimeoutError, *_DEAD_LINE):
                 # No answer may ever come on it. To hang up rolls back as well, and waits for nobody.
-                _hang_up(connection)
+                line.terminate()
                 raise
             except BaseException:
-                await _roll_back(connection, transaction)
+                await _roll_back(line, transaction)
                 raise
             finally:
-                await _let_go(pool, connection)
+                lines.give_back(line)
 
     async def connect(self, *, answer: float | None = ANSWER, **settings: str) -> asyncpg.Connection[Row]:
         """A connection of the caller's own, outside the pool. It waits `answer` seconds for each answer."""
@@ -194,33 +181,18 @@ class Database:
                 raise
             return connection
 
-    def _connected(self) -> asyncpg.Pool[Row]:
-        if self._pool is None:
+    def _opened(self) -> Lines:
+        if self._lines is None:
             raise Unavailable("it is closed")
-        return self._pool
+        return self._lines
 
 
-def _hang_up(connection: PoolConnectionProxy[Row]) -> None:
+async def _roll_back(line: Line, transaction: asyncpg.transaction.Transaction) -> None:
     try:
-        connection.terminate()
-    except asyncpg.InterfaceError:
-        pass  # it was lost, and the pool has it back already
-
-
-async def _roll_back(connection: PoolConnectionProxy[Row], transaction: asyncpg.transaction.Transaction) -> None:
-    try:
-        if connection.is_in_transaction():
+        if line.is_in_transaction():
             await transaction.rollback()
     except _AWAY:
         pass  # a server that lost us has rolled back by itself
-
-
-async def _let_go(pool: asyncpg.Pool[Row], connection: PoolConnectionProxy[Row]) -> None:
-    """Give a connection back. If its last statement was cancelled the server must say so first, but soon."""
-    try:
-        await pool.release(connection, timeout=PARTING)
-    except _AWAY:
-        pass  # it is closed now, and what came of the statement is known already
 
 
 class reaching:
@@ -249,7 +221,3 @@ async def prepare(connection: asyncpg.Connection[Row]) -> None:
 
 
 _without_version = itemgetter(slice(1, None))
-
-
-async def _as_it_is(_connection: object) -> None:
-    """Our sessions leave nothing behind, so a returned connection needs no reset round trip."""

@@ -18,6 +18,13 @@ select f.id, f.name, f.state, f.result, f.error, f.attempt
   from stepwell.finished_runs f
  where f.id = any(:ids::uuid[]);
 
+-- name: recent_results
+-- The same, of runs that finished just now: a look into one day, or two, and not into every day that is kept.
+select f.id, f.name, f.state, f.result, f.error, f.attempt
+  from stepwell.finished_runs f
+ where f.id = any(:ids::uuid[])
+   and f.finished_at between stepwell.now() - interval '1 hour' and stepwell.now();
+
 -- name: existing_runs
 select r.id from stepwell.runs r where r.id = any(:ids::uuid[])
  union all

@@ -1,0 +1,150 @@
+"""Lines: open connections, lent to whoever has something to say, and kept for the next.
+
+The driver's own pool gives a connection back by way of a task and a turn of the event loop, after every statement and
+before its answer is passed on. Our sessions leave nothing behind to be cleared, so here it is two moves of a deque.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+import asyncpg
+
+from stepwell.model.errors import Unavailable
+
+Line: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
+
+REST = 60.0
+"""Seconds that a line may lie unused, if there are others."""
+PARTING = 5.0
+
+
+class Lines:
+    def __init__(self, connect: Callable[[], Awaitable[Line]], *, size: int) -> None:
+        self._connect = connect
+        self._size = size
+        self._idle: deque[tuple[float, Line]] = deque()
+        """Since when, the last used last: that one is taken next, so that the others can be spared."""
+        self._lent: set[Line] = set()
+        self._opening = 0
+        self._waiting: deque[asyncio.Future[Line | None]] = deque()
+        self._sweep: asyncio.TimerHandle | None = None
+        self._partings: set[asyncio.Task[Any]] = set()
+        self._closed = False
+        self._all_back = asyncio.Event()
+
+    async def open(self) -> None:
+        """The first line, so that the first who speaks does not wait for it."""
+        self.give_back(await self.take())
+
+    async def take(self) -> Line:
+        """A line that nobody else uses until it is given back."""
+        while True:
+            if self._closed:
+                raise Unavailable("it is closed")
+            while self._idle:
+                _, line = self._idle.pop()
+                if not line.is_closed():
+                    self._lent.add(line)
+                    return line
+            if len(self._lent) + self._opening < self._size:
+                return await self._open_one()
+            if (passed_on := await self._next()) is not None:
+                return passed_on
+
+    async def _open_one(self) -> Line:
+        self._opening += 1
+        try:
+            line = await self._connect()
+            self._lent.add(line)
+            return line
+        finally:
+            self._opening -= 1
+            if self._opening + len(self._lent) < self._size:
+                self._call_next(None)
+
+    async def _next(self) -> Line | None:
+        """The next that is given back; none if it was lost, and there is room for another."""
+        waiting: asyncio.Future[Line | None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiting)
+        try:
+            return await waiting
+        except asyncio.CancelledError:
+            if waiting.done() and not waiting.cancelled():
+                self._pass_on(waiting.result())
+            else:
+                self._waiting.remove(waiting)
+            raise
+
+    def give_back(self, line: Line) -> None:
+        """Whatever state it is in."""
+        self._lent.discard(line)
+        if not line.is_closed() and (self._closed or line.is_in_transaction()):
+            line.terminate()
+        self._pass_on(None if line.is_closed() else line)
+        if self._closed and not self._lent:
+            self._all_back.set()
+
+    def _pass_on(self, line: Line | None) -> None:
+        if self._call_next(line) or line is None:
+            return
+        self._lent.discard(line)
+        self._idle.append((asyncio.get_running_loop().time(), line))
+        if self._sweep is None and len(self._idle) > 1:
+            self._sweep = asyncio.get_running_loop().call_later(REST, self._spare)
+
+    def _call_next(self, line: Line | None) -> bool:
+        while self._waiting:
+            waiting = self._waiting.popleft()
+            if not waiting.done():
+                if line is not None:
+                    self._lent.add(line)
+                waiting.set_result(line)
+                return True
+        return False
+
+    def _spare(self) -> None:
+        """Close what was not needed for a while."""
+        self._sweep = None
+        now = asyncio.get_running_loop().time()
+        while len(self._idle) > 1 and self._idle[0][0] <= now - REST:
+            self._part(self._idle.popleft()[1])
+        if len(self._idle) > 1:
+            self._sweep = asyncio.get_running_loop().call_later(self._idle[0][0] + REST - now, self._spare)
+
+    def _part(self, line: Line) -> None:
+        parting = asyncio.create_task(_close(line), name="stepwell.parting")
+        self._partings.add(parting)
+        parting.add_done_callback(self._partings.discard)
+
+    async def close(self) -> None:
+        """Wait for those that are lent, but not for long."""
+        self._closed = True
+        if self._sweep is not None:
+            self._sweep.cancel()
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(None)
+        self._waiting.clear()
+        while self._idle:
+            self._part(self._idle.pop()[1])
+        try:
+            async with asyncio.timeout(PARTING):
+                if self._lent:
+                    await self._all_back.wait()
+                if self._partings:
+                    await asyncio.wait(self._partings)
+        except TimeoutError:
+            pass
+        for line in self._lent:
+            line.terminate()
+
+
+async def _close(line: Line) -> None:
+    try:
+        await line.close(timeout=1)
+    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        line.terminate()

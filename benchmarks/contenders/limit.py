@@ -41,7 +41,7 @@ async def start(connection: Connection, input: bytes, name: str = NOOP) -> None:
     statement = STATEMENTS["start_run"]
     columns = {
         "id": new_run_id(), "name": name, "queue": "default", "priority": 50, "input": input, "tags": None,
-        "retry": b"{}", "timeout": None, "parent_id": None, "root_id": None,
+        "retry": b"{}", "timeout": None, "parent_id": None, "root_id": None, "channel": None, "word": None,
     }  # fmt: skip
     await connection.fetch(statement.sql, *statement.bind(columns))
 
@@ -77,7 +77,7 @@ class Turn:
         values = {
             "ids": ids, "claim_ids": settled, "results": b"[%b]" % b",".join([b"null"] * len(ids)),
             "queues": ["default"], "priorities": [50], "places": [ids[-1]], "share": BATCH, "worker": self._worker,
-            "names": [NOOP, PROBE], "claim_id": self._claim_id,
+            "names": [NOOP, PROBE], "claim_id": self._claim_id, "channel": None, "word": None,
         }  # fmt: skip
         answer = await self._speak("exchange_runs", values)
         return answer if answer[0]["id"] is not None else []

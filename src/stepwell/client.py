@@ -95,9 +95,24 @@ class Client:
     async def _start_all(self, starts: Sequence[Start]) -> list[RunId]:
         if not starts:
             return []
+        if len(starts) == 1 and starts[0].is_plain:
+            return [await self._start_one(starts[0])]
         ids = await self._patiently(lambda again: self._insert(starts, again=again))
         self._tell(starts)
         return ids
+
+    async def _start_one(self, start: Start) -> RunId:
+        word = self._dispatch.word(Channel.PENDING, [start.terms.queue])
+
+        async def insert(again: bool) -> bool:
+            if not again:
+                return await runs.start_one(self._database, start, word)
+            await self._insert([start], again=True)
+            return False
+
+        said = await self._patiently(insert)
+        self._tell([start], pending=not said)
+        return start.id
 
     async def _insert(self, starts: Sequence[Start], *, again: bool) -> list[RunId]:
         together = len(starts) <= MOST and (len(starts) == 1 or all(each.key is None for each in starts))
@@ -113,10 +128,12 @@ class Client:
                 await runs.note_repeated_starts(tx, [each.id for each in starts])
         return ids
 
-    def _tell(self, started: Sequence[Start]) -> None:
+    def _tell(self, started: Sequence[Start], *, pending: bool = True) -> None:
+        """Everyone whom it concerns; of what is `pending`, unless that was said already."""
         self._waiting.started(each.id for each in started if each.key is None)
         terms = {each.terms for each in started}
-        self._dispatch.announce(Channel.PENDING, {each.queue for each in terms if not each.is_delayed})
+        if pending:
+            self._dispatch.announce(Channel.PENDING, {each.queue for each in terms if not each.is_delayed})
         # Who leads `due` reckons by its own clock only when to look: for a time of day, at once.
         waits = {each.delay or NOTHING for each in terms if each.is_delayed}
         waits |= {each.expires for each in terms if each.expires is not None}

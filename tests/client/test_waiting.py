@@ -208,7 +208,7 @@ async def test_a_run_that_finishes_while_the_word_spreads_is_found_by_a_look(
         return 1
 
     async with app.worker() as worker:
-        monkeypatch.setattr(worker._link, "_announce_finished", lambda _ids: None)
+        monkeypatch.setattr(type(worker._link), "_is_awaited", False)
         run = await work.start()
         result = asyncio.create_task(run.result(30))
         await asyncio.sleep(0)
@@ -266,7 +266,7 @@ async def test_words_that_may_have_been_missed_are_made_up_for_by_a_look(
         result = asyncio.create_task(run.result(30))
         await asyncio.sleep(0)
         await word_has_spread(app)
-        monkeypatch.setattr(worker._link, "_announce_finished", lambda _ids: None)
+        monkeypatch.setattr(type(worker._link), "_is_awaited", False)
         gate.set()
 
         async def over() -> bool:

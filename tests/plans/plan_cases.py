@@ -17,6 +17,8 @@ BATCH = 100
 CLAIMING = "runs_pending runs_alone runs_pkey"
 HOT = ("claim one queue", "claim three queues", "claim every queue", "exchange", "complete", "due", "reap")
 
+UNSAID = {"channel": None, "word": None}
+
 Values = Callable[[Ids], dict[str, Any]]
 
 
@@ -65,7 +67,7 @@ def start(ids: list[UUID], *, keys: list[str] | None = None) -> dict[str, Any]:
 
 def start_one(run_id: UUID) -> dict[str, Any]:
     plain = {"name": "task_1", "queue": "mail", "priority": 50, "input": b"{}", "retry": b"{}"}
-    return {"id": run_id, **plain, "tags": None, "timeout": None, "parent_id": None, "root_id": None}
+    return {"id": run_id, **plain, "tags": None, "timeout": None, "parent_id": None, "root_id": None, **UNSAID}
 
 
 def held(ids: Ids, **columns: Any) -> dict[str, Any]:
@@ -88,6 +90,7 @@ def exchange(ids: Ids, *queues: str, completed: bool = True, share: int = BATCH)
         "worker": OURS,
         "names": list(NAMES),
         "claim_id": uuid4(),
+        **UNSAID,
     }
 
 
@@ -100,7 +103,7 @@ _ERROR, _HOUR = b'{"type": "ValueError"}', timedelta(hours=1)
 
 CASES = {
     "start": _case("start_runs", BATCH, 2200, "runs_pkey", lambda ids: start(_new(BATCH))),
-    "start one": _case("start_run", 0, 30, "", lambda ids: start_one(uuid4())),
+    "start one": _case("start_run", 1, 30, "", lambda ids: start_one(uuid4())),
     "start with keys": _case(
         "start_runs", BATCH, 4400, "runs_pkey", lambda ids: start(_new(BATCH), keys=[f"new {n}" for n in _BATCH])
     ),

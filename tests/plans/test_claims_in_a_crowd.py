@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 from big_database import LOST, NAMES, OURS
-from plan_cases import claim
+from plan_cases import UNSAID, claim
 from plan_reading import Session
 from plan_survey import Survey, session
 
@@ -32,7 +32,7 @@ def behind(place: UUID, queue: str, *, share: int = 100) -> dict[str, Any]:
     """An exchange of nothing for what stands behind this place."""
     nothing: dict[str, Any] = {"ids": [], "claim_ids": [], "results": b"[]"}
     where = {"queues": [queue], "priorities": [50], "places": [place], "share": share}
-    return {**nothing, **where, "worker": OURS, "names": list(NAMES), "claim_id": UUID(int=1)}
+    return {**nothing, **where, "worker": OURS, "names": list(NAMES), "claim_id": UUID(int=1), **UNSAID}
 
 
 LIMITED = {

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from stepwell.model.ids import ClaimId
 from stepwell.model.run import Claimed, Wanted
+from stepwell.model.word import Word
 
 WHO, WE = "?", "!"
 
@@ -38,6 +39,11 @@ class Dispatch(Protocol):
 
     def announce(self, channel: Channel, what: Iterable[str]) -> None:
         """Tell everyone, soon, together with what else there is to tell. Never waits and never fails."""
+        ...
+
+    def word(self, channel: Channel, what: Sequence[str]) -> Word | None:
+        """The same, for a statement to say, so that it is heard with its commit. If there is none, or the statement
+        tells that it was not said, it is to be announced."""
         ...
 
     def subscribe(self, channel: Channel, hear: Hear) -> Callable[[], None]:

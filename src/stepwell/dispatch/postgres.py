@@ -1,14 +1,15 @@
 """Claims by SQL, wakes by LISTEN and NOTIFY.
 
-NOTIFY takes a lock that serialises the commits of everyone who notifies, so it is never part of a
-transaction that does work. What there is to announce gathers while the last announcement is on its way,
-and leaves on one connection of its own, after the commit it speaks of, and without waiting for the disk.
+NOTIFY takes a lock that serialises the commits of everyone who notifies, so it is not part of a transaction
+that does work, but for one at a time (`word`). What there is to announce gathers while the last announcement
+is on its way, and leaves on one connection of its own, after the commit it speaks of, and without waiting for
+the disk.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import asyncpg
 
@@ -17,6 +18,7 @@ from stepwell.engine import runs
 from stepwell.model.errors import Unavailable
 from stepwell.model.ids import ClaimId
 from stepwell.model.run import Claimed, Wanted
+from stepwell.model.word import Word
 from stepwell.store.pool import Database, Row, reaching
 from stepwell.telemetry import log
 
@@ -29,6 +31,8 @@ BURST = 20
 FAREWELL = 2.0
 _PAYLOAD = 7_000
 """Postgres refuses a payload of 8,000 bytes."""
+_WORD = 1_000
+"""The longest that a statement says."""
 _SEPARATOR = "\n"
 _PING = _SEPARATOR
 """What no name can be."""
@@ -45,6 +49,8 @@ class PostgresDispatch:
         self._wire: asyncio.Task[None] | None = None
         self._listening: set[Channel] = set()
         self._closing = False
+        self._paced = 0.0
+        """Up to when announcements have left, were they GATHER seconds apart."""
 
     async def claim(self, wanted: Wanted, claim_id: ClaimId) -> Claimed:
         return await runs.claim(self._database, wanted, claim_id)
@@ -58,6 +64,18 @@ class PostgresDispatch:
         if told:
             self._outbox.setdefault(channel, {}).update(told)
             self._stir()
+
+    def word(self, channel: Channel, what: Sequence[str]) -> Word | None:
+        """While little is said: in a burst, what is announced gathers."""
+        text = _SEPARATOR.join(what)
+        if not text or len(text) > _WORD or self._outbox or not self._may_leave_at_once():
+            return None
+        return Word(self._names[channel], text)
+
+    def _may_leave_at_once(self) -> bool:
+        now = asyncio.get_running_loop().time()
+        self._paced = max(self._paced, now - BURST * GATHER) + GATHER
+        return self._paced <= now
 
     def subscribe(self, channel: Channel, hear: Hear) -> Callable[[], None]:
         self._hears[channel].append(hear)
@@ -108,14 +126,12 @@ class PostgresDispatch:
         connection.add_termination_listener(lambda _connection: self._stirred.set())
         now = asyncio.get_running_loop().time
         next_ping = now() + PING
-        paced = 0.0
         while not (self._closing and not self._outbox):
             self._stirred.clear()
             await self._listen(connection)
             if self._outbox:
                 await self._send(connection)
-                paced = max(paced, now() - BURST * GATHER) + GATHER
-                if paced > now():
+                if not self._may_leave_at_once():
                     await asyncio.sleep(GATHER)
                 continue
             try:

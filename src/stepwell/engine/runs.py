@@ -24,6 +24,7 @@ from stepwell.model.outcome import Completed, Outcome
 from stepwell.model.run import Claim, Claimed, Exchanged, Order, Wanted
 from stepwell.model.start import Start
 from stepwell.model.states import State
+from stepwell.model.word import Word
 from stepwell.store import copying, rows
 from stepwell.store.pool import Transaction, Tx
 
@@ -39,7 +40,8 @@ async def start(tx: Tx, starts: Sequence[Start]) -> list[RunId]:
     A start whose key is taken leads to the run that holds it, or is a KeyConflict.
     """
     if len(starts) == 1 and starts[0].is_plain:
-        return [await _start_plain(tx, starts[0])]
+        await start_one(tx, starts[0])
+        return [starts[0].id]
     started = await tx.rows(
         "start_runs",
         ids=[each.id for each in starts],
@@ -65,9 +67,10 @@ async def start(tx: Tx, starts: Sequence[Start]) -> list[RunId]:
     return await _existing(tx, starts)
 
 
-async def _start_plain(tx: Tx, start: Start) -> RunId:
+async def start_one(tx: Tx, start: Start, word: Word | None = None) -> bool:
+    """-> pending: one plain start; whether the word was said."""
     terms = start.terms
-    await tx.rows(
+    made = await tx.rows(
         "start_run",
         id=start.id,
         name=terms.name,
@@ -79,8 +82,10 @@ async def _start_plain(tx: Tx, start: Start) -> RunId:
         timeout=terms.timeout,
         parent_id=terms.parent_id,
         root_id=terms.root_id,
+        channel=word and word.channel,
+        word=word and word.text,
     )
-    return start.id
+    return bool(made and made[0]["said"])
 
 
 async def start_plain(tx: Transaction, starts: Iterable[Start]) -> None:
@@ -144,7 +149,13 @@ async def claim(tx: Tx, wanted: Wanted, claim_id: ClaimId) -> Claimed:
 
 
 async def exchange(
-    tx: Tx, completed: Sequence[tuple[Claim, Completed]], order: Order, *, worker: WorkerId, names: Sequence[str]
+    tx: Tx,
+    completed: Sequence[tuple[Claim, Completed]],
+    order: Order,
+    *,
+    worker: WorkerId,
+    names: Sequence[str],
+    word: Word | None = None,
 ) -> Exchanged:
     """running -> completed, and pending -> running behind the places of busy queues: one statement for both."""
     completed = sorted(completed, key=by_id)
@@ -161,10 +172,13 @@ async def exchange(
         worker=worker,
         names=names,
         claim_id=order.claim_id,
+        channel=word and word.channel,
+        word=word and word.text,
     )
-    moved = answer[0]["moved"]
-    lost = set() if moved is None else set(ids).difference(moved)
-    return Exchanged(rows.claims(answer, order.claim_id, first=1) if answer[0]["id"] is not None else [], lost)
+    first = answer[0]
+    lost = set() if first["moved"] is None else set(ids).difference(first["moved"])
+    claims = rows.claims(answer, order.claim_id, first=2) if first["id"] is not None else []
+    return Exchanged(claims, lost, first["said"])
 
 
 def by_id(settlement: tuple[Claim, Outcome]) -> tuple[bytes, int]:

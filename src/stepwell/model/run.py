@@ -172,6 +172,8 @@ class Exchanged:
     claims: list[Claim]
     lost: set[RunId]
     """Those of the completed whose claim was lost."""
+    said: bool = False
+    """Whether the word that went with it was."""
 
 
 @dataclass(frozen=True, slots=True)

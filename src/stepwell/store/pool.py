@@ -19,12 +19,15 @@ from stepwell.store.lines import Line, Lines
 from stepwell.store.statements import Statements, load
 
 # Every statement of the engine is an index lookup. A plan made while a table was small must not outlive
-# it: with these, the index is the only plan there is, whether or not ANALYZE has run.
+# it: with these, the index is the only plan there is, whether or not ANALYZE has run. And since there is only one,
+# it is made once: Postgres would plan anew for every call where it hopes for a better one, which takes longer than
+# the call.
 SESSION = {
     "application_name": "stepwell",
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
     "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
     "synchronous_commit": "on",
     "statement_timeout": "60s",
     "lock_timeout": "30s",

@@ -18,6 +18,9 @@ from stepwell.worker.link import Completion, Renew, Settlement
 AWAITED = 15.0
 """Seconds for which finished runs are announced after someone last said to be waiting for any."""
 
+FEW = 8
+"""Finished runs that are announced by the statement that records them; more are announced after it."""
+
 
 class DirectLink:
     def __init__(
@@ -35,11 +38,13 @@ class DirectLink:
         return await self._dispatch.claim(wanted, claim_id)
 
     async def exchange(self, completed: Sequence[Completion], order: Order) -> Exchanged:
-        exchanged = await runs.exchange(self._database, completed, order, worker=self._identity.id, names=self._names)
-        if completed:
-            lost = exchanged.lost
-            finished = [claim.id for claim, _ in completed]
-            self._announce_finished(finished if not lost else [each for each in finished if each not in lost])
+        finished = [claim.id.hex for claim, _ in completed] if self._is_awaited else []
+        word = self._dispatch.word(Channel.FINISHED, finished) if 0 < len(finished) <= FEW else None
+        exchanged = await runs.exchange(
+            self._database, completed, order, worker=self._identity.id, names=self._names, word=word
+        )
+        if not exchanged.said:
+            self._dispatch.announce(Channel.FINISHED, finished)
         return exchanged
 
     async def settle(self, settlements: Sequence[Settlement], *, repeated: bool) -> set[RunId]:
@@ -61,8 +66,12 @@ class DirectLink:
         return {claim.id for claim in lost}
 
     def _announce_finished(self, ids: Sequence[RunId]) -> None:
-        if self._awaited_until > asyncio.get_running_loop().time():
+        if self._is_awaited:
             self._dispatch.announce(Channel.FINISHED, [run_id.hex for run_id in ids])
+
+    @property
+    def _is_awaited(self) -> bool:
+        return self._awaited_until > asyncio.get_running_loop().time()
 
     async def held(self, claim_ids: Sequence[ClaimId] | None) -> list[Claim]:
         return await runs.held(self._database, self._identity.id, claim_ids)

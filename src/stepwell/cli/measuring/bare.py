@@ -81,7 +81,7 @@ class Bare:
         return count / (time.perf_counter() - begin)
 
     async def start(self, _number: int) -> None:
-        await runs.start(self._lines[0], [_new()])
+        await runs.start_one(self._lines[0], _new())
 
     async def start_group(self, flight: int, _number: int) -> None:
         """As many as gather while the groups before them are on their way."""
@@ -110,6 +110,8 @@ class Bare:
                 worker=self._worker,
                 names=[NOOP],
                 claim_id=claim_id,
+                channel=None,
+                word=None,
             )
             if claimed[0]["id"] is None:
                 claimed = await self._claim(line, claim_id)
@@ -132,7 +134,7 @@ class Bare:
         caller, claimer = self._lines[:2]
         start, claim_id = _new(), new_claim_id()
         begin = time.perf_counter()
-        await runs.start(caller, [start])
+        await runs.start_one(caller, start)
         await self.wake()
         await self._claim(claimer, claim_id)
         body = time.perf_counter()

@@ -81,7 +81,8 @@ returning r.id, r.name, r.queue, r.priority, r.attempt, r.failures, r.input, r.r
 -- only from queues that a claim found busy, in each behind the last run that it took there, so that the
 -- dead entries of all that went before are not read again. What comes to stand before that place
 -- (more urgent, tried again) is left to claim_runs.
--- `moved` is null when every id was, else those that were; there is a row even when nothing is claimed.
+-- `moved` is null when every id was, else those that were; `said`, whether the word was. There is a row even when
+-- nothing is claimed.
 with done as (
     delete from stepwell.runs r
      where r.id = any(:ids::uuid[])
@@ -132,9 +133,10 @@ with done as (
     returning r.id, r.name, r.queue, r.priority, r.attempt, r.failures, r.input, r.retry, r.timeout, r.key, r.tags,
               r.root_id, r.alone
 )
-select m.moved, c.*
+select m.moved, m.said, c.*
   from (select case when (select count(*) from kept) < cardinality(:ids::uuid[])
-                    then array(select k.id from kept k) end as moved) m
+                    then array(select k.id from kept k) end as moved,
+               stepwell.say(:channel::text, :word::text) as said) m
   left join claimed c on true;
 
 -- name: complete_runs

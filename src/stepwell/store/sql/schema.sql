@@ -316,3 +316,16 @@ begin
         using errcode = 'integrity_constraint_violation';
 end
 $function$;
+
+CREATE OR REPLACE FUNCTION stepwell.say(channel text, word text)
+ RETURNS boolean
+ LANGUAGE sql
+AS $function$
+    select case
+               when word is null
+                 or pg_notification_queue_usage() > 0.5
+                 or not pg_try_advisory_xact_lock(hashtextextended(channel, 0))
+               then false
+               else pg_notify(channel, word)::text is not null
+           end
+$function$;

@@ -40,11 +40,15 @@ returning id;
 -- name: start_run
 -- moves: -> pending
 -- One plain run, as most starts are: no key, no time to wait for.
-insert into stepwell.runs (id, name, queue, priority, state, input, tags, retry, timeout, parent_id, root_id)
-select :id::uuid, :name::text, :queue::text, :priority::smallint, 'pending', :input::jsonb, :tags::jsonb,
-       :retry::jsonb, :timeout::interval, :parent_id::uuid, :root_id::uuid
- where not exists (select from stepwell.repeated_starts s where s.run_id = :id::uuid)
-    on conflict (id) do nothing;
+with made as (
+    insert into stepwell.runs (id, name, queue, priority, state, input, tags, retry, timeout, parent_id, root_id)
+    select :id::uuid, :name::text, :queue::text, :priority::smallint, 'pending', :input::jsonb, :tags::jsonb,
+           :retry::jsonb, :timeout::interval, :parent_id::uuid, :root_id::uuid
+     where not exists (select from stepwell.repeated_starts s where s.run_id = :id::uuid)
+        on conflict (id) do nothing
+    returning id
+)
+select stepwell.say(:channel::text, :word::text) as said from made;
 
 -- name: start_run_again
 -- moves: -> pending

@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 import asyncpg
 
 from stepwell.model.errors import Unavailable
-from stepwell.store.lines import Line, Lines
+from stepwell.store.connections import Connection, Connections
 from stepwell.store.statements import Statements, load
 
 # Every statement of the engine is an index lookup. A plan made while a table was small must not outlive
@@ -114,17 +114,17 @@ class Database:
         self.schema = schema
         self.statements = load(schema)
         self._size = size
-        self._lines: Lines | None = None
+        self._connections: Connections | None = None
 
     async def open(self) -> None:
-        lines = Lines(lambda: self.connect(answer=ANSWER), size=self._size)
-        await lines.open()
-        self._lines = lines
+        connections = Connections(lambda: self.connect(answer=ANSWER), size=self._size)
+        await connections.open()
+        self._connections = connections
 
     async def close(self) -> None:
-        if self._lines is not None:
-            lines, self._lines = self._lines, None
-            await lines.close()
+        if self._connections is not None:
+            connections, self._connections = self._connections, None
+            await connections.close()
 
     async def rows(self, name: str, /, **values: Any) -> list[Row]:
         """One statement, committed when this returns."""
@@ -139,37 +139,37 @@ class Database:
             return await self._fetch(statement.sql, arguments)
 
     async def _fetch(self, sql: str, arguments: list[Any]) -> list[Row]:
-        lines = self._opened()
-        line = await lines.take()
+        connections = self._opened()
+        connection = await connections.take()
         try:
-            return await line.fetch(sql, *arguments)
+            return await connection.fetch(sql, *arguments)
         except (asyncio.CancelledError, TimeoutError, *_DEAD_LINE):
             # No answer may ever come on it, and to ask the server to stop is to wait for another.
-            line.terminate()
+            connection.terminate()
             raise
         finally:
-            lines.give_back(line)
+            connections.give_back(connection)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
         """Several statements, committed together when the block ends."""
         with reaching():
-            lines = self._opened()
-            line = await lines.take()
+            connections = self._opened()
+            connection = await connections.take()
             try:
-                transaction = line.transaction()
+                transaction = connection.transaction()
                 await transaction.start()
-                yield Transaction(line, self.statements, self.schema)
+                yield Transaction(connection, self.statements, self.schema)
                 await transaction.commit()
             except (asyncio.CancelledError, TimeoutError, *_DEAD_LINE):
                 # No answer may ever come on it. To hang up rolls back as well, and waits for nobody.
-                line.terminate()
+                connection.terminate()
                 raise
             except BaseException:
-                await _roll_back(line, transaction)
+                await _roll_back(connection, transaction)
                 raise
             finally:
-                lines.give_back(line)
+                connections.give_back(connection)
 
     async def connect(self, *, answer: float | None = ANSWER, **settings: str) -> asyncpg.Connection[Row]:
         """A connection of the caller's own, outside the pool. It waits `answer` seconds for each answer."""
@@ -184,15 +184,15 @@ class Database:
                 raise
             return connection
 
-    def _opened(self) -> Lines:
-        if self._lines is None:
+    def _opened(self) -> Connections:
+        if self._connections is None:
             raise Unavailable("it is closed")
-        return self._lines
+        return self._connections
 
 
-async def _roll_back(line: Line, transaction: asyncpg.transaction.Transaction) -> None:
+async def _roll_back(connection: Connection, transaction: asyncpg.transaction.Transaction) -> None:
     try:
-        if line.is_in_transaction():
+        if connection.is_in_transaction():
             await transaction.rollback()
     except _AWAY:
         pass  # a server that lost us has rolled back by itself

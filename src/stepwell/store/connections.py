@@ -1,4 +1,4 @@
-"""Lines: open connections, lent to whoever has something to say, and kept for the next.
+"""Open connections, lent to whoever has something to say, and kept for the next.
 
 The driver's own pool gives a connection back by way of a task and a turn of the event loop, after every statement and
 before its answer is passed on. Our sessions leave nothing behind to be cleared, so here it is two moves of a deque.
@@ -15,60 +15,60 @@ import asyncpg
 
 from stepwell.model.errors import Unavailable
 
-Line: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
+Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
 REST = 60.0
-"""Seconds that a line may lie unused, if there are others."""
+"""Seconds that a connection may lie unused, if there are others."""
 PARTING = 5.0
 
 
-class Lines:
-    def __init__(self, connect: Callable[[], Awaitable[Line]], *, size: int) -> None:
+class Connections:
+    def __init__(self, connect: Callable[[], Awaitable[Connection]], *, size: int) -> None:
         self._connect = connect
         self._size = size
-        self._idle: deque[tuple[float, Line]] = deque()
+        self._idle: deque[tuple[float, Connection]] = deque()
         """Since when, the last used last: that one is taken next, so that the others can be spared."""
-        self._lent: set[Line] = set()
+        self._lent: set[Connection] = set()
         self._opening = 0
-        self._waiting: deque[asyncio.Future[Line | None]] = deque()
+        self._waiting: deque[asyncio.Future[Connection | None]] = deque()
         self._sweep: asyncio.TimerHandle | None = None
         self._partings: set[asyncio.Task[Any]] = set()
         self._closed = False
         self._all_back = asyncio.Event()
 
     async def open(self) -> None:
-        """The first line, so that the first who speaks does not wait for it."""
+        """The first connection, so that the first who speaks does not wait for it."""
         self.give_back(await self.take())
 
-    async def take(self) -> Line:
-        """A line that nobody else uses until it is given back."""
+    async def take(self) -> Connection:
+        """A connection that nobody else uses until it is given back."""
         while True:
             if self._closed:
                 raise Unavailable("it is closed")
             while self._idle:
-                _, line = self._idle.pop()
-                if not line.is_closed():
-                    self._lent.add(line)
-                    return line
+                _, connection = self._idle.pop()
+                if not connection.is_closed():
+                    self._lent.add(connection)
+                    return connection
             if len(self._lent) + self._opening < self._size:
                 return await self._open_one()
             if (passed_on := await self._next()) is not None:
                 return passed_on
 
-    async def _open_one(self) -> Line:
+    async def _open_one(self) -> Connection:
         self._opening += 1
         try:
-            line = await self._connect()
-            self._lent.add(line)
-            return line
+            connection = await self._connect()
+            self._lent.add(connection)
+            return connection
         finally:
             self._opening -= 1
             if self._opening + len(self._lent) < self._size:
                 self._call_next(None)
 
-    async def _next(self) -> Line | None:
+    async def _next(self) -> Connection | None:
         """The next that is given back; none if it was lost, and there is room for another."""
-        waiting: asyncio.Future[Line | None] = asyncio.get_running_loop().create_future()
+        waiting: asyncio.Future[Connection | None] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiting)
         try:
             return await waiting
@@ -79,30 +79,30 @@ class Lines:
                 self._waiting.remove(waiting)
             raise
 
-    def give_back(self, line: Line) -> None:
+    def give_back(self, connection: Connection) -> None:
         """Whatever state it is in."""
-        self._lent.discard(line)
-        if not line.is_closed() and (self._closed or line.is_in_transaction()):
-            line.terminate()
-        self._pass_on(None if line.is_closed() else line)
+        self._lent.discard(connection)
+        if not connection.is_closed() and (self._closed or connection.is_in_transaction()):
+            connection.terminate()
+        self._pass_on(None if connection.is_closed() else connection)
         if self._closed and not self._lent:
             self._all_back.set()
 
-    def _pass_on(self, line: Line | None) -> None:
-        if self._call_next(line) or line is None:
+    def _pass_on(self, connection: Connection | None) -> None:
+        if self._call_next(connection) or connection is None:
             return
-        self._lent.discard(line)
-        self._idle.append((asyncio.get_running_loop().time(), line))
+        self._lent.discard(connection)
+        self._idle.append((asyncio.get_running_loop().time(), connection))
         if self._sweep is None and len(self._idle) > 1:
             self._sweep = asyncio.get_running_loop().call_later(REST, self._spare)
 
-    def _call_next(self, line: Line | None) -> bool:
+    def _call_next(self, connection: Connection | None) -> bool:
         while self._waiting:
             waiting = self._waiting.popleft()
             if not waiting.done():
-                if line is not None:
-                    self._lent.add(line)
-                waiting.set_result(line)
+                if connection is not None:
+                    self._lent.add(connection)
+                waiting.set_result(connection)
                 return True
         return False
 
@@ -115,8 +115,8 @@ class Lines:
         if len(self._idle) > 1:
             self._sweep = asyncio.get_running_loop().call_later(self._idle[0][0] + REST - now, self._spare)
 
-    def _part(self, line: Line) -> None:
-        parting = asyncio.create_task(_close(line), name="stepwell.parting")
+    def _part(self, connection: Connection) -> None:
+        parting = asyncio.create_task(_close(connection), name="stepwell.parting")
         self._partings.add(parting)
         parting.add_done_callback(self._partings.discard)
 
@@ -139,12 +139,12 @@ class Lines:
                     await asyncio.wait(self._partings)
         except TimeoutError:
             pass
-        for line in self._lent:
-            line.terminate()
+        for connection in self._lent:
+            connection.terminate()
 
 
-async def _close(line: Line) -> None:
+async def _close(connection: Connection) -> None:
     try:
-        await line.close(timeout=1)
+        await connection.close(timeout=1)
     except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
-        line.terminate()
+        connection.terminate()

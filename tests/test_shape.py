@@ -44,6 +44,8 @@ WORDS = {
 # Excuses: "file" or "file:name" -> reason.
 LONG_STATEMENTS = {
     "claim_runs": "one round trip finds the queues, skips the paused, locks and takes: the plan tests need it whole",
+    "claim_limited_runs": "what is running must be counted, and what is claimed be counted in, in one statement",
+    "start_runs": "keys, limits and uniqueness are settled where the rows are made: all of them, or none",
     "exchange_runs": "one round trip and one commit complete what is done and claim what is next: the hot path",
 }
 IMPORTS_IN_FUNCTIONS = {

@@ -18,6 +18,7 @@ import uvloop
 from contender import TEXT, TO, Contender, main, store, tell
 
 from stepwell.engine import workers
+from stepwell.engine.runs import AGEING
 from stepwell.engine.workers import Identity
 from stepwell.model.ids import new_claim_id, new_run_id, new_worker_id
 from stepwell.store.copying import COLUMNS
@@ -62,9 +63,10 @@ class Turn:
         self._claim_id = new_claim_id()
         values = {
             "queues": None, "worker": self._worker, "names": [NOOP, PROBE], "limit": BATCH, "alone": True,
-            "claim_id": self._claim_id,
+            "claim_id": self._claim_id, "ageing": AGEING, "aged": BATCH // 10,
         }  # fmt: skip
-        return await self._speak("claim_runs", values)
+        answer = await self._speak("claim_runs", values)
+        return answer if answer[0]["id"] is not None else []
 
     async def settle_and_claim(self, claimed: list[asyncpg.Record]) -> list[asyncpg.Record]:
         """The ids ascend, as the statements demand."""

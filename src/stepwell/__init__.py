@@ -2,7 +2,7 @@
 
 from stepwell.app import App
 from stepwell.context import NotInARun, current
-from stepwell.definition import Call, Task
+from stepwell.definition import Task
 from stepwell.handle import Run, SyncRun
 from stepwell.model.errors import (
     AlreadyFinished,
@@ -26,10 +26,13 @@ from stepwell.model.errors import (
     UsageError,
     WrongUse,
 )
+from stepwell.model.queue import Limits, QueueInfo
 from stepwell.model.raised import Fatal, RunError, Snooze
 from stepwell.model.retry import Retry
 from stepwell.model.run import Attempt, Error, Page, Reason, RunInfo
 from stepwell.model.states import State
+from stepwell.options import Call
+from stepwell.queue import Queue
 from stepwell.sync import InEventLoop
 
 __all__ = [
@@ -44,12 +47,15 @@ __all__ = [
     "InEventLoop",
     "InvalidSetting",
     "KeyConflict",
+    "Limits",
     "NotDecodable",
     "NotEncodable",
     "NotFinished",
     "NotFound",
     "NotInARun",
     "Page",
+    "Queue",
+    "QueueInfo",
     "Reason",
     "Retry",
     "Run",

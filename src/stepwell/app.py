@@ -22,11 +22,9 @@ from stepwell.definition import (
     Definitions,
     ExecutorName,
     Named,
-    Options,
     Task,
     checked_executor,
     checked_function,
-    checked_text,
     name_of,
 )
 from stepwell.dispatch.postgres import PostgresDispatch
@@ -39,9 +37,12 @@ from stepwell.handle import Door, Run
 from stepwell.model.duration import Duration, duration
 from stepwell.model.errors import InvalidSetting, WrongUse
 from stepwell.model.ids import new_worker_id
+from stepwell.model.queue import QueueInfo
 from stepwell.model.retry import DEFAULT, Retry
 from stepwell.model.run import Filter, Kind, Page
 from stepwell.model.states import State
+from stepwell.options import LimitBy, Options, checked_text
+from stepwell.queue import Desk, Queue
 from stepwell.services.due import Due
 from stepwell.services.partitions import Partitions
 from stepwell.services.reaper import Reaper
@@ -125,7 +126,11 @@ class App:
         retry: Retry = DEFAULT,
         timeout: Duration | None = None,
         expires: Duration | None = None,
+        deadline: Duration | None = None,
         executor: ExecutorName | None = None,
+        limit_by: LimitBy | None = None,
+        per_key: int | None = None,
+        unique: bool | None = None,
         tags: Mapping[str, Any] | None = None,
     ) -> TaskDecorator: ...
     def task(
@@ -138,11 +143,18 @@ class App:
         retry: Retry = DEFAULT,
         timeout: Duration | None = None,
         expires: Duration | None = None,
+        deadline: Duration | None = None,
         executor: ExecutorName | None = None,
+        limit_by: LimitBy | None = None,
+        per_key: int | None = None,
+        unique: bool | None = None,
         tags: Mapping[str, Any] | None = None,
     ) -> Any:
         """Register a function as a task. `async def` runs on the worker's loop, `def` in a thread."""
-        options = Options(queue=queue, priority=priority, retry=retry, timeout=timeout, expires=expires, tags=tags)
+        options = Options(
+            queue=queue, priority=priority, retry=retry, timeout=timeout, expires=expires, deadline=deadline,
+            limit_by=limit_by, per_key=per_key, unique=unique, tags=tags,
+        )  # fmt: skip
 
         def register(fn: Callable[..., Any]) -> Task[..., Any]:
             checked_function(fn)
@@ -199,6 +211,16 @@ class App:
             raise InvalidSetting("limit", limit, "1 to 1000")
         which = Filter(_states(state), name, queue, kind, None if tags is None else dict(tags), error, since)
         return await self._opening.client.runs(which, limit=limit, after=_page_end(after))
+
+    # -- queues
+
+    def queue(self, name: str) -> Queue:
+        """A handle on a queue: its limits, and whether it is paused."""
+        return Queue(self, checked_text("queue", name, 100))
+
+    async def queues(self) -> list[QueueInfo]:
+        """Every queue that has settings or live runs."""
+        return await self._opening.client.queues()
 
     # -- running
 
@@ -282,6 +304,10 @@ class App:
 
     @property
     def door(self) -> Door:
+        return self._opening.client
+
+    @property
+    def desk(self) -> Desk:
         return self._opening.client
 
     @property

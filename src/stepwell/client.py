@@ -11,10 +11,11 @@ from typing import TypeVar
 from uuid import UUID
 
 from stepwell.dispatch.base import Channel, Dispatch
-from stepwell.engine import reads, runs
+from stepwell.engine import queues, reads, runs
 from stepwell.garbage import uncollected
-from stepwell.model.errors import KeyConflict, Unavailable
+from stepwell.model.errors import InvalidSetting, KeyConflict, Unavailable
 from stepwell.model.ids import RunId, new_run_id
+from stepwell.model.queue import Limits, QueueInfo
 from stepwell.model.run import Attempt, Filter, Finished, Page, RunInfo
 from stepwell.model.start import Start
 from stepwell.starting import Starting
@@ -97,6 +98,8 @@ class Client:
             return []
         if len(starts) == 1 and starts[0].is_plain:
             return [await self._start_one(starts[0])]
+        if any(each.debounce_key is not None for each in starts):
+            return await self._debounce(starts)
         ids = await self._patiently(lambda again: self._insert(starts, again=again))
         self._tell(starts)
         return ids
@@ -113,6 +116,19 @@ class Client:
         said = await self._patiently(insert)
         self._tell([start], pending=not said)
         return start.id
+
+    async def _debounce(self, starts: Sequence[Start]) -> list[RunId]:
+        if not all(each.debounce_key is not None for each in starts):
+            raise InvalidSetting("start_many", "debounce", "what is debounced is started apart from what is not")
+
+        async def insert(_again: bool) -> list[RunId]:
+            # Asked again it is the same: it leads to the run that it led to, or to the one that came after it.
+            async with self._database.transaction() as tx:
+                return [await runs.debounce(tx, each) for each in starts]
+
+        ids = await self._patiently(insert)
+        self._tell(starts)
+        return ids
 
     async def _insert(self, starts: Sequence[Start], *, again: bool) -> list[RunId]:
         together = len(starts) <= MOST and (len(starts) == 1 or all(each.key is None for each in starts))
@@ -175,6 +191,24 @@ class Client:
 
     async def runs(self, which: Filter, *, limit: int, after: UUID | None) -> Page:
         return await self._patiently(lambda _again: reads.page(self._database, which, limit=limit, after=after))
+
+    # -- queues
+
+    async def set_limits(self, queue: str, limits: Limits, sets: set[str]) -> None:
+        await self._patiently(lambda _again: queues.set_limits(self._database, queue, limits, sets=sets))
+        await self._patiently(lambda _again: queues.count_in(self._database, queue))
+        self._dispatch.announce(Channel.PENDING, [queue])
+
+    async def pause_queue(self, queue: str, by: str) -> None:
+        await self._patiently(lambda _again: queues.pause(self._database, queue, by=by))
+
+    async def resume_queue(self, queue: str) -> bool:
+        resumed = await self._patiently(lambda _again: queues.resume(self._database, queue))
+        self._dispatch.announce(Channel.PENDING, [queue])
+        return resumed
+
+    async def queues(self, name: str | None = None) -> list[QueueInfo]:
+        return await self._patiently(lambda _again: queues.seen(self._database, name))
 
     async def _patiently(self, ask: Callable[[bool], Awaitable[T]]) -> T:
         """Outlast a short absence of the database. `ask` is told when it asks again: what it asked before

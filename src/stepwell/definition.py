@@ -1,4 +1,4 @@
-"""Definitions: what the decorators register, and the options of a start.
+"""Definitions: what the decorators register.
 
 A definition knows its function, its signature and its defaults. It starts runs through the app it was
 registered with, and never touches a database itself.
@@ -10,103 +10,26 @@ import asyncio
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from dataclasses import dataclass, field, fields, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
 import msgspec
 
-from stepwell.codec import Signature, encode, encode_call
-from stepwell.context import family
+from stepwell.codec import Signature, encode_call
 from stepwell.garbage import uncollected
 from stepwell.handle import Opened, Run, SyncRun
-from stepwell.model.duration import Duration, duration
-from stepwell.model.errors import DuplicateName, InvalidSetting, NotEncodable, UnknownName, WrongUse
+from stepwell.model.duration import Duration
+from stepwell.model.errors import DuplicateName, InvalidSetting, UnknownName, WrongUse
 from stepwell.model.ids import new_run_id
-from stepwell.model.retry import DEFAULT, Retry
+from stepwell.model.retry import Retry
 from stepwell.model.start import Start, Terms
+from stepwell.options import LONGEST_NAME, Call, Options, checked_text
 
 P = ParamSpec("P")
 R = TypeVar("R")
 ExecutorName = Literal["inline", "thread", "process"]
-
-_LONGEST_NAME, _LONGEST_QUEUE, _LONGEST_KEY, _LARGEST_TAGS = 200, 100, 500, 10_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """How a run is to be started: the definition's defaults, changed by `.options(...)`."""
-
-    queue: str = "default"
-    priority: int = 50
-    retry: Retry = DEFAULT
-    timeout: Duration | None = None
-    expires: Duration | None = None
-    key: str | None = None
-    delay: Duration | None = None
-    at: datetime | None = None
-    tags: Mapping[str, Any] | None = None
-    packed_retry: bytes = field(init=False, repr=False, default=b"{}")
-    packed_tags: bytes | None = field(init=False, repr=False, default=None)
-
-    def __post_init__(self) -> None:
-        checked_text("queue", self.queue, _LONGEST_QUEUE)
-        if self.key is not None:
-            checked_text("key", self.key, _LONGEST_KEY)
-        if not isinstance(self.priority, int) or isinstance(self.priority, bool) or not 1 <= self.priority <= 100:
-            raise InvalidSetting("priority", self.priority, "1 to 100, and lower goes first")
-        if not isinstance(self.retry, Retry):
-            raise InvalidSetting("retry", self.retry, "a Retry(...)")
-        for name in ("timeout", "expires", "delay"):
-            if (given := getattr(self, name)) is not None:
-                object.__setattr__(self, name, _positive(name, given, zero=name == "delay"))
-        self._check_at()
-        if self.retry is not DEFAULT:
-            object.__setattr__(self, "packed_retry", msgspec.json.encode(self.retry.packed()))
-        if self.tags:
-            object.__setattr__(self, "packed_tags", _packed_tags(self.tags))
-
-    def _check_at(self) -> None:
-        if self.at is None:
-            return
-        if not isinstance(self.at, datetime) or self.at.tzinfo is None:
-            raise InvalidSetting("at", self.at, "a datetime with a time zone")
-        if self.delay is not None:
-            raise InvalidSetting("at", self.at, "give at= or delay=, not both")
-
-    def changed(self, changes: Mapping[str, Any]) -> Options:
-        known = {f.name for f in fields(self) if f.init}
-        if unknown := changes.keys() - known:
-            raise InvalidSetting("options", ", ".join(sorted(unknown)), f"known are {', '.join(sorted(known))}")
-        return replace(self, **changes)
-
-    def terms(self, name: str) -> Terms:
-        """Of runs that are started here and now."""
-        parent_id, root_id = family()
-        return Terms(
-            name,
-            self.queue,
-            self.priority,
-            self.packed_retry,
-            self.packed_tags,
-            self.timeout,  # type: ignore[arg-type]  # timedeltas since __post_init__
-            self.delay,  # type: ignore[arg-type]  # likewise
-            self.at,
-            self.expires,  # type: ignore[arg-type]  # likewise
-            parent_id,
-            root_id,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One start of `start_many`, when its arguments alone do not say it all."""
-
-    args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Definition(Generic[R]):
@@ -114,7 +37,7 @@ class Definition(Generic[R]):
 
     def __init__(self, app: Opened, name: str, options: Options) -> None:
         self._app = app
-        self.name = checked_text("name", name, _LONGEST_NAME)
+        self.name = checked_text("name", name, LONGEST_NAME)
         self._options = options
 
     def __repr__(self) -> str:
@@ -126,14 +49,21 @@ class Definition(Generic[R]):
     def _run(self, start: Start, run_id: Any) -> Run[R]:
         return Run(self._app, run_id, key=start.key)
 
-    def _start(self, args: tuple[Any, ...], kwargs: dict[str, Any], terms: Terms, key: str | None) -> Start:
+    def _start(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options, terms: Terms) -> Start:
         input = self._encode(args, kwargs)
-        if key is None:
-            return Start(new_run_id(), input, terms)
-        return Start(new_run_id(), input, terms, key, _digest(self.name, input))
+        start = Start(new_run_id(), input, terms)
+        if options.tells_apart:
+            start.limit_key = options.limit_key(args, kwargs)
+            if options.key is not None:
+                start.key, start.digest = options.key, _digest(self.name, input)
+            elif options.unique:
+                by = _digest(self.name, input).hex() if options.unique is True else options.unique
+                place = "unique_key" if options.debounce is None else "debounce_key"
+                setattr(start, place, f"{self.name}:{by}")
+        return start
 
     async def _start_one(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run[R]:
-        start = self._start(args, kwargs, self._options.terms(self.name), self._options.key)
+        start = self._start(args, kwargs, self._options, self._options.terms(self.name))
         return self._run(start, await self._app.door.start(start))
 
     async def start_many(self, calls: Iterable[tuple[Any, ...] | Call]) -> list[Run[R]]:
@@ -144,17 +74,17 @@ class Definition(Generic[R]):
             return [self._run(start, run_id) for start, run_id in started]
 
     def _starts(self, calls: Iterable[tuple[Any, ...] | Call]) -> Iterator[Start]:
-        terms, key = self._options.terms(self.name), self._options.key
+        options, terms = self._options, self._options.terms(self.name)
         for call in calls:
             if isinstance(call, tuple):
-                yield self._start(call, {}, terms, key)
+                yield self._start(call, {}, options, terms)
             elif not isinstance(call, Call):
                 raise InvalidSetting("start_many", call, "each call is a tuple of arguments or a Call")
             elif call.options:
-                options = self._options.changed(call.options)
-                yield self._start(call.args, dict(call.kwargs), options.terms(self.name), options.key)
+                own = options.changed(call.options)
+                yield self._start(call.args, dict(call.kwargs), own, own.terms(self.name))
             else:
-                yield self._start(call.args, dict(call.kwargs), terms, key)
+                yield self._start(call.args, dict(call.kwargs), options, terms)
 
 
 class Named(Definition[Any]):
@@ -210,12 +140,16 @@ class Task(Definition[R], Generic[P, R]):
         retry: Retry | None = None,
         timeout: Duration | None = None,
         expires: Duration | None = None,
+        deadline: Duration | None = None,
+        unique: bool | str | None = None,
+        debounce: Duration | None = None,
         tags: Mapping[str, Any] | None = None,
     ) -> Task[P, R]:
         """The same task with other options for what is started through it."""
         given = {
             "key": key, "priority": priority, "delay": delay, "at": at, "queue": queue, "retry": retry,
-            "timeout": timeout, "expires": expires, "tags": tags,
+            "timeout": timeout, "expires": expires, "deadline": deadline, "unique": unique, "debounce": debounce,
+            "tags": tags,
         }  # fmt: skip
         changes = {name: value for name, value in given.items() if value is not None}
         return Task(
@@ -294,31 +228,6 @@ def name_of(fn: Callable[..., Any]) -> str:
         spec, path = getattr(main, "__spec__", None), getattr(main, "__file__", None)
         module = spec.name if spec is not None else Path(path).stem if path else module
     return f"{module}.{fn.__qualname__}".replace(".<locals>", "")
-
-
-def checked_text(setting: str, value: Any, longest: int) -> str:
-    """A name as the tables take it: some text, not too long, nothing unprintable."""
-    if not isinstance(value, str) or not value or not value.isprintable():
-        raise InvalidSetting(setting, value, "must be some printable text")
-    if len(value.encode()) > longest:
-        raise InvalidSetting(setting, value, f"must not be longer than {longest} bytes")
-    return value
-
-
-def _positive(setting: str, value: Duration, *, zero: bool) -> timedelta:
-    length = duration(value, setting=setting)
-    if not length and not zero:
-        raise InvalidSetting(setting, value, "must be more than nothing")
-    return length
-
-
-def _packed_tags(tags: Mapping[str, Any]) -> bytes:
-    if not isinstance(tags, Mapping) or not all(isinstance(name, str) for name in tags):
-        raise InvalidSetting("tags", tags, "a mapping of names to JSON values")
-    packed = encode(dict(tags), where="tags")
-    if len(packed) > _LARGEST_TAGS:
-        raise NotEncodable("tags", f"they take {len(packed)} bytes, and {_LARGEST_TAGS} is the limit")
-    return packed
 
 
 def _digest(name: str, input: bytes) -> bytes:

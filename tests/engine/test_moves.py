@@ -35,6 +35,12 @@ async def claim_it(tx: Transaction, claim: Claim) -> Any:
     return await runs.claim(tx, wanted, new_claim_id())
 
 
+async def claim_limited_it(tx: Transaction, claim: Claim) -> Any:
+    await execute(tx, "insert into stepwell.queues (name, concurrency) values ($1, 9)", claim.queue)
+    wanted = Wanted(await a_worker(tx), [claim.queue], ["tests.task"], 9, alone=True)
+    return await runs.claim_limited(tx, wanted, new_claim_id())
+
+
 async def exchange_it(tx: Transaction, claim: Claim) -> Any:
     """Complete it, and go on in its queue from the very front."""
     order = Order(new_claim_id(), [Place(claim.queue, 0, UUID(int=0))], 9)
@@ -48,8 +54,14 @@ async def expire_it(tx: Transaction, claim: Claim) -> Any:
     return await tx.rows("expire_runs", limit=1000)
 
 
+async def overdue_it(tx: Transaction, claim: Claim) -> Any:
+    await execute(tx, "update stepwell.runs set deadline_at = stepwell.now() - interval '1s' where id = $1", claim.id)
+    return await runs.overdue(tx, limit=1000)
+
+
 SPEAK: dict[str, Speak] = {
     "claim_runs": claim_it,
+    "claim_limited_runs": claim_limited_it,
     "exchange_runs": exchange_it,
     "complete_runs": settling("complete_runs", results=[b"1"]),
     "fail_runs": settling("fail_runs", errors=[stored_error(BOOM)]),
@@ -58,6 +70,7 @@ SPEAK: dict[str, Speak] = {
     "snooze_runs": settling("snooze_runs", delays=[timedelta(seconds=5)]),
     "release_runs": settling("release_runs"),
     "due_runs": lambda tx, _claim: tx.rows("due_runs", limit=1000),
+    "overdue_runs": overdue_it,
     "expire_runs": expire_it,
     "cancel_runs": lambda tx, claim: tx.rows("cancel_runs", ids=[claim.id]),
 }
@@ -99,8 +112,9 @@ async def test_a_move_goes_where_the_table_says_or_nothing_happens(tx: Transacti
         assert {await state_of(tx, made.id)} == allowed
     else:
         after = await row_of(tx, made.id)
-        assert {k: v for k, v in after.items() if k != "expires_at"} == {
-            k: v for k, v in before.items() if k != "expires_at"
+        changed = {"expires_at", "deadline_at"}
+        assert {k: v for k, v in after.items() if k not in changed} == {
+            k: v for k, v in before.items() if k not in changed
         }
         assert await attempts_of(tx, made.id) == history
 

@@ -38,7 +38,16 @@ class Case:
 
 
 def claim(queues: list[str] | None, *, limit: int = BATCH, names: tuple[str, ...] = NAMES) -> dict[str, Any]:
-    return {"queues": queues, "names": list(names), "limit": limit, "alone": True, "worker": OURS, "claim_id": uuid4()}
+    return {
+        "queues": queues,
+        "names": list(names),
+        "limit": limit,
+        "alone": True,
+        "worker": OURS,
+        "claim_id": uuid4(),
+        "ageing": timedelta(seconds=1),
+        "aged": max(1, limit // 10),
+    }
 
 
 def start(ids: list[UUID], *, keys: list[str] | None = None) -> dict[str, Any]:
@@ -59,6 +68,10 @@ def start(ids: list[UUID], *, keys: list[str] | None = None) -> dict[str, Any]:
         "delays": nothing,
         "ats": nothing,
         "expiries": nothing,
+        "deadlines": nothing,
+        "limit_keys": nothing,
+        "per_keys": nothing,
+        "unique_keys": nothing,
         "parent_ids": nothing,
         "root_ids": nothing,
         "keep_keys": timedelta(days=30),
@@ -119,7 +132,7 @@ CASES = {
     ),
     "claim every queue": _case("claim_runs", BATCH, 4000, CLAIMING, lambda ids: claim(None)),
     "claim one run": _case("claim_runs", 1, 120, CLAIMING, lambda ids: claim(["mail"], limit=1)),
-    "claim from an empty queue": _case("claim_runs", 0, 30, CLAIMING, lambda ids: claim(["none"])),
+    "claim from an empty queue": _case("claim_runs", 1, 30, CLAIMING, lambda ids: claim(["none"])),
     "exchange": _case(
         "exchange_runs", BATCH, 3900, "runs_pending runs_pkey", lambda ids: exchange(ids, "media")
     ),

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from stepwell.model.ids import ClaimId
-from stepwell.model.run import Claimed, Wanted
+from stepwell.model.run import Claimed, ClaimedLimited, Wanted
 from stepwell.model.word import Word
 
 WHO, WE = "?", "!"
@@ -36,6 +36,8 @@ class Dispatch(Protocol):
         ...
 
     async def claim(self, wanted: Wanted, claim_id: ClaimId) -> Claimed: ...
+
+    async def claim_limited(self, wanted: Wanted, claim_id: ClaimId) -> ClaimedLimited: ...
 
     def announce(self, channel: Channel, what: Iterable[str]) -> None:
         """Tell everyone, soon, together with what else there is to tell. Never waits and never fails."""

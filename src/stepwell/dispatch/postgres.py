@@ -17,7 +17,7 @@ from stepwell.dispatch.base import Channel, Hear
 from stepwell.engine import runs
 from stepwell.model.errors import Unavailable
 from stepwell.model.ids import ClaimId
-from stepwell.model.run import Claimed, Wanted
+from stepwell.model.run import Claimed, ClaimedLimited, Wanted
 from stepwell.model.word import Word
 from stepwell.store.pool import Database, Row, reaching
 from stepwell.telemetry import log
@@ -54,6 +54,9 @@ class PostgresDispatch:
 
     async def claim(self, wanted: Wanted, claim_id: ClaimId) -> Claimed:
         return await runs.claim(self._database, wanted, claim_id)
+
+    async def claim_limited(self, wanted: Wanted, claim_id: ClaimId) -> ClaimedLimited:
+        return await runs.claim_limited(self._database, wanted, claim_id)
 
     @property
     def hears(self) -> bool:

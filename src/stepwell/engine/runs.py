@@ -21,7 +21,7 @@ from uuid import UUID
 from stepwell.model.errors import AlreadyFinished, KeyConflict, NotFinished, NotFound, Unavailable
 from stepwell.model.ids import ClaimId, RunId, WorkerId
 from stepwell.model.outcome import Completed, Outcome
-from stepwell.model.run import Claim, Claimed, Exchanged, Order, Wanted
+from stepwell.model.run import OVERDUE, Claim, Claimed, ClaimedLimited, Exchanged, Order, Wanted
 from stepwell.model.start import Start
 from stepwell.model.states import State
 from stepwell.model.word import Word
@@ -30,6 +30,10 @@ from stepwell.store.pool import Transaction, Tx
 
 CALM = timedelta(seconds=3)
 """No claim is lost so soon after the server came up: those who could not reach it renew first."""
+AGEING = timedelta(seconds=1)
+"""What a run has to wait, for each step of priority between it and the most urgent, to be as urgent as that."""
+KEYS = 200
+"""Limit keys of a queue that have their turn in one claim."""
 KEEP_KEYS = timedelta(days=30)
 """A key is remembered this long, and in any case while its run is live."""
 
@@ -58,6 +62,10 @@ async def start(tx: Tx, starts: Sequence[Start]) -> list[RunId]:
         delays=[each.terms.delay for each in starts],
         ats=[each.terms.at for each in starts],
         expiries=[each.terms.expires for each in starts],
+        deadlines=[each.terms.deadline for each in starts],
+        limit_keys=[each.limit_key for each in starts],
+        per_keys=[each.terms.per_key for each in starts],
+        unique_keys=[each.unique_key for each in starts],
         parent_ids=[each.terms.parent_id for each in starts],
         root_ids=[each.terms.root_id for each in starts],
         keep_keys=KEEP_KEYS,
@@ -100,6 +108,8 @@ async def start_plain(tx: Transaction, starts: Iterable[Start]) -> None:
 async def _existing(tx: Tx, starts: Sequence[Start]) -> list[RunId]:
     keyed = [each.key for each in starts if each.key is not None]
     held = {row["key"]: row for row in await tx.rows("keys_held", keys=keyed)} if keyed else {}
+    unique = [each.unique_key for each in starts if each.unique_key is not None]
+    unfinished = {row["unique_key"]: row["id"] for row in await tx.rows("unique_runs", keys=unique)} if unique else {}
     ids = []
     for each in starts:
         holder = held.get(each.key) if each.key is not None else None
@@ -107,8 +117,34 @@ async def _existing(tx: Tx, starts: Sequence[Start]) -> list[RunId]:
             raise Unavailable(f"the key {each.key!r} was forgotten at this moment")
         if holder is not None and holder["digest"] != each.digest:
             raise KeyConflict(holder["key"], holder["run_id"])
-        ids.append(RunId(holder["run_id"]) if holder is not None else each.id)
+        if each.unique_key is not None and each.unique_key not in unfinished:
+            raise Unavailable(f"the run that is unique by {each.unique_key!r} finished at this moment")
+        found = holder["run_id"] if holder is not None else unfinished.get(each.unique_key, each.id)
+        ids.append(RunId(found))
     return ids
+
+
+async def debounce(tx: Tx, start: Start) -> RunId:
+    """-> scheduled: a run after a while in which no other start with its debounce key comes; its id."""
+    terms = start.terms
+    made = await tx.rows(
+        "debounce_run",
+        id=start.id,
+        name=terms.name,
+        queue=terms.queue,
+        priority=terms.priority,
+        input=start.input,
+        tags=terms.tags,
+        retry=terms.retry,
+        timeout=terms.timeout,
+        delay=terms.delay,
+        expiry=terms.expires,
+        deadline=terms.deadline,
+        debounce_key=start.debounce_key,
+        parent_id=terms.parent_id,
+        root_id=terms.root_id,
+    )
+    return RunId(made[0]["id"])
 
 
 async def start_again(tx: Tx, origin: UUID, new_id: RunId) -> str:
@@ -144,8 +180,27 @@ async def claim(tx: Tx, wanted: Wanted, claim_id: ClaimId) -> Claimed:
         limit=wanted.limit,
         alone=wanted.alone,
         claim_id=claim_id,
+        ageing=AGEING,
+        aged=max(1, wanted.limit // 10),
     )
-    return Claimed(rows.claims(taken, claim_id), taken[0]["share"] if taken else wanted.limit)
+    first = taken[0]
+    claims = rows.claims(taken, claim_id, first=2) if first["id"] is not None else []
+    return Claimed(claims, first["share"] if claims else wanted.limit, first["others"])
+
+
+async def claim_limited(tx: Tx, wanted: Wanted, claim_id: ClaimId) -> ClaimedLimited:
+    """pending -> running, up to `limit`: from queues with a limit, and of runs with a limit key, in turns."""
+    taken = await tx.rows(
+        "claim_limited_runs",
+        queues=wanted.queues,
+        worker=wanted.worker,
+        names=wanted.names,
+        limit=wanted.limit,
+        keys=KEYS,
+        claim_id=claim_id,
+    )
+    first = taken[0]
+    return ClaimedLimited(rows.claims(taken, claim_id, first=1) if first["id"] is not None else [], first["again"])
 
 
 async def exchange(
@@ -195,6 +250,12 @@ async def due(tx: Tx, *, limit: int) -> list[str]:
 async def expire(tx: Tx, *, limit: int) -> list[UUID]:
     """scheduled, waiting, pending, paused -> expired: what was not started in time."""
     return [row["id"] for row in await tx.rows("expire_runs", limit=limit)]
+
+
+async def overdue(tx: Tx, *, limit: int) -> list[UUID]:
+    """scheduled, waiting, pending, paused -> failed: what did not end in time."""
+    error = rows.stored_error(OVERDUE)
+    return [row["id"] for row in await tx.rows("overdue_runs", limit=limit, error=error)]
 
 
 async def next_due(tx: Tx) -> timedelta | None:

@@ -87,7 +87,7 @@ def _move(claim: Claim, outcome: Outcome, noise: float) -> Move:
         # One row that cannot be read must not stop the others of its batch, pass after pass.
         unread = f"{outcome.error.message}\n(and its retry policy cannot be read: {error})"
         return Failed(replace(outcome.error, message=unread, reason=Reason.GAVE_UP))
-    return decide(outcome, retry=retry, failures=claim.failures, noise=noise)
+    return decide(outcome, retry=retry, failures=claim.failures, noise=noise, left=claim.left)
 
 
 def _add(batches: dict[str, Batch], claim: Claim, move: Move) -> None:

@@ -55,8 +55,8 @@ class Repeated:
 Move = Completed | Failed | Retried | Repeated | Snoozed | Released
 
 
-def decide(outcome: Outcome, *, retry: Retry, failures: int, noise: float) -> Move:
-    """The move an outcome leads to, for a run that had failed `failures` times before it."""
+def decide(outcome: Outcome, *, retry: Retry, failures: int, noise: float, left: timedelta | None = None) -> Move:
+    """The move an outcome leads to, for a run that had failed `failures` times before it, and has so much time left."""
     match outcome:
         case Completed() | Released():
             return outcome
@@ -64,7 +64,7 @@ def decide(outcome: Outcome, *, retry: Retry, failures: int, noise: float) -> Mo
             return outcome
         case Failed(error):
             delay = retry.delay_after(error, failures=failures + 1, noise=noise)
-            if delay is None:
+            if delay is None or (left is not None and delay >= left):
                 return outcome
             # Who dies with its worker may be the one that killed it, or one that was only near. On its last
             # chance it is kept apart from the others of whom that is not known.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -35,6 +36,11 @@ class Error:
     traceback: str | None = None
     types: tuple[str, ...] = ()
     """The names of the exception's bases, for the retry policy; not stored."""
+
+
+OVERDUE = Error(
+    "DeadlineExceeded", "its deadline passed", Reason.TIMED_OUT, types=("DeadlineExceeded", "TimeoutError", "Exception")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +117,22 @@ class Claim:
     root_id: UUID | None
     alone: bool = False
     """It has lost its worker, and one more loss would be its last: no other such run beside it."""
+    limited: bool = False
+    """Its claim counts against a limit of its queue."""
+    deadline: timedelta | None = None
+    expiry: timedelta | None = None
+    """What was left, when it was claimed, until it must have ended, and until it is no longer tried."""
+    claimed_at: float = 0.0
+    """By our own clock; only where something was left."""
+
+    @property
+    def left(self) -> timedelta | None:
+        """What is left now for another attempt."""
+        limits = [each for each in (self.deadline, self.expiry) if each is not None]
+        if not limits:
+            return None
+        passed = time.monotonic() - self.claimed_at if self.claimed_at else 0.0
+        return min(limits) - timedelta(seconds=passed)
 
     @classmethod
     def bare(cls, run_id: RunId, claim_id: ClaimId, queue: str, attempt: int) -> Claim:
@@ -145,6 +167,17 @@ class Claimed:
     claims: list[Claim]
     share: int
     """The most that any queue could give."""
+    others: bool = False
+    """There is work that is limited, and was not looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedLimited:
+    """What a look for limited work took."""
+
+    claims: list[Claim]
+    again: float | None
+    """Seconds until there may be more, whatever is heard until then."""
 
 
 @dataclass(frozen=True, slots=True)

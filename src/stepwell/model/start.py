@@ -22,6 +22,8 @@ class Terms:
     delay: timedelta | None = None
     at: datetime | None = None
     expires: timedelta | None = None
+    deadline: timedelta | None = None
+    per_key: int | None = None
     parent_id: UUID | None = None
     root_id: UUID | None = None
 
@@ -32,7 +34,7 @@ class Terms:
     @property
     def is_plain(self) -> bool:
         """Nothing has to be reckoned for its row: it waits for no time."""
-        return not self.is_delayed and self.expires is None
+        return not self.is_delayed and self.expires is None and self.deadline is None
 
 
 @dataclass(slots=True)
@@ -45,8 +47,19 @@ class Start:
     key: str | None = None
     digest: bytes | None = None
     """Of the name and the input, with a key."""
+    limit_key: str | None = None
+    """Runs of a queue with the same one are limited together."""
+    unique_key: str | None = None
+    """While a run with it is unfinished, a start with the same leads there."""
+    debounce_key: str | None = None
 
     @property
     def is_plain(self) -> bool:
         """Nothing has to be looked up or reckoned for its row."""
-        return self.key is None and self.terms.is_plain
+        return (
+            self.key is None
+            and self.limit_key is None
+            and self.unique_key is None
+            and self.debounce_key is None
+            and self.terms.is_plain
+        )

@@ -41,10 +41,12 @@ def _from(*states: State, to: State) -> Moves:
 STARTS: dict[str, frozenset[State]] = {
     "start_runs": frozenset({State.PENDING, State.SCHEDULED}),
     "start_run": frozenset({State.PENDING}),
+    "debounce_run": frozenset({State.SCHEDULED}),
     "start_run_again": frozenset({State.PENDING}),
 }
 MOVES: dict[str, Moves] = {
     "claim_runs": _from(State.PENDING, to=State.RUNNING),
+    "claim_limited_runs": _from(State.PENDING, to=State.RUNNING),
     "exchange_runs": _from(State.RUNNING, to=State.COMPLETED) | _from(State.PENDING, to=State.RUNNING),
     "complete_runs": _from(State.RUNNING, to=State.COMPLETED),
     "fail_runs": _from(State.RUNNING, to=State.FAILED),
@@ -53,6 +55,7 @@ MOVES: dict[str, Moves] = {
     "snooze_runs": _from(State.RUNNING, to=State.SCHEDULED),
     "release_runs": _from(State.RUNNING, to=State.PENDING),
     "due_runs": _from(State.SCHEDULED, State.WAITING, to=State.PENDING),
+    "overdue_runs": _from(*sorted(LIVE - {State.RUNNING}), to=State.FAILED),
     "expire_runs": _from(*sorted(LIVE - {State.RUNNING}), to=State.EXPIRED),
     "cancel_runs": _from(*sorted(LIVE), to=State.CANCELLED),
 }

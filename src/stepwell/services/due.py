@@ -1,5 +1,5 @@
 """`due`: whatever waits for time. Delayed starts, back-offs and snoozes become pending; what was not
-started in time expires."""
+started in time expires, and what did not end in time fails."""
 
 from __future__ import annotations
 
@@ -57,5 +57,6 @@ class Due(Service):
         queues = await runs.due(self._database, limit=BATCH)
         self._dispatch.announce(Channel.PENDING, queues)
         expired = await runs.expire(self._database, limit=BATCH)
+        expired += await runs.overdue(self._database, limit=BATCH)
         self._dispatch.announce(Channel.FINISHED, [run_id.hex for run_id in expired])
         return 0.0 if queues or expired else 0.1

@@ -13,6 +13,7 @@ not its claim. An attempt whose claim is lost ends without a word: there is noth
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Container, Coroutine, Mapping, Sequence
 from contextvars import copy_context
@@ -24,7 +25,7 @@ from stepwell.executors.base import Body, Executor, contained, nobody
 from stepwell.model.outcome import Completed, Outcome, Released
 from stepwell.model.run import Claim, Fence
 from stepwell.telemetry import log
-from stepwell.worker.run_task import failed, run_task, timed_out
+from stepwell.worker.run_task import failed, overdue, run_task, timed_out
 from stepwell.worker.steps import Rest
 
 CLEANUP = 1.0
@@ -249,7 +250,9 @@ class Attempts:
 
     def _run(self, attempt: Attempt) -> Coroutine[Any, Any, Outcome]:
         body = self._bodies.by_name[attempt.claim.name]
-        begun = nobody if attempt.claim.timeout is None else lambda: self._begun(attempt)
+        begun = (
+            nobody if attempt.claim.timeout is None and attempt.claim.deadline is None else lambda: self._begun(attempt)
+        )
         return run_task(attempt, body, self._bodies.executors[body.executor], begun=begun)
 
     def _end_at_once(self, attempt: Attempt, outcome: Outcome) -> None:
@@ -287,10 +290,14 @@ class Attempts:
             self._time(attempt)
 
     def _time(self, attempt: Attempt) -> None:
-        if (timeout := attempt.claim.timeout) is not None and attempt.begun_at is not None:
+        claim = attempt.claim
+        if (timeout := claim.timeout) is not None and attempt.begun_at is not None:
             seconds = timeout.total_seconds()
             left = attempt.begun_at + seconds - asyncio.get_running_loop().time()
             self._later(left, attempt, lambda: self.end(attempt, timed_out(seconds)))
+        if claim.deadline is not None:
+            over = claim.claimed_at + claim.deadline.total_seconds() - time.monotonic()
+            self._later(over, attempt, lambda: self.end(attempt, overdue()))
 
     def _left(self, attempt: Attempt) -> None:
         if self._under_way.pop(attempt.claim, None) is not None:

@@ -11,7 +11,7 @@ from stepwell.dispatch.base import WE, WHO, Channel, Dispatch
 from stepwell.engine import runs, settle, workers
 from stepwell.engine.workers import Identity
 from stepwell.model.ids import ClaimId, RunId
-from stepwell.model.run import Claim, Claimed, Exchanged, Order, Wanted
+from stepwell.model.run import Claim, Claimed, ClaimedLimited, Exchanged, Order, Wanted
 from stepwell.store.pool import Database, Transaction, reaching
 from stepwell.worker.link import Completion, Renew, Settlement
 
@@ -37,6 +37,10 @@ class DirectLink:
         wanted = Wanted(self._identity.id, self._identity.queues, self._names, limit, alone)
         return await self._dispatch.claim(wanted, claim_id)
 
+    async def claim_limited(self, claim_id: ClaimId, limit: int) -> ClaimedLimited:
+        wanted = Wanted(self._identity.id, self._identity.queues, self._names, limit, alone=False)
+        return await self._dispatch.claim_limited(wanted, claim_id)
+
     async def exchange(self, completed: Sequence[Completion], order: Order) -> Exchanged:
         finished = [claim.id.hex for claim, _ in completed] if self._is_awaited else []
         word = self._dispatch.word(Channel.FINISHED, finished) if 0 < len(finished) <= FEW else None
@@ -45,6 +49,7 @@ class DirectLink:
         )
         if not exchanged.said:
             self._dispatch.announce(Channel.FINISHED, finished)
+        self._announce_slots([claim for claim, _ in completed])
         return exchanged
 
     async def settle(self, settlements: Sequence[Settlement], *, repeated: bool) -> set[RunId]:
@@ -63,7 +68,12 @@ class DirectLink:
             settled.finished += [claim.id for claim in lost if claim.id in ours]
             lost = [claim for claim in lost if claim.id not in ours]
         self._announce_finished(settled.finished)
+        self._announce_slots([claim for claim, _ in settlements])
         return {claim.id for claim in lost}
+
+    def _announce_slots(self, settled: Sequence[Claim]) -> None:
+        """A limited queue may have room again, for whoever can use it."""
+        self._dispatch.announce(Channel.PENDING, {claim.queue for claim in settled if claim.limited})
 
     def _announce_finished(self, ids: Sequence[RunId]) -> None:
         if self._is_awaited:

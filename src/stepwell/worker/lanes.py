@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 
 from stepwell.beside import within
 from stepwell.model.errors import Unavailable
 from stepwell.model.ids import ClaimId, new_claim_id
-from stepwell.model.run import Claim, Order
+from stepwell.model.run import Claim, ClaimedLimited, Order
 from stepwell.telemetry import Telemetry, log
 from stepwell.worker.attempts import Attempts
 from stepwell.worker.frontier import Frontier, Going
@@ -69,6 +70,8 @@ class Lanes:
         self._frontier = Frontier()
         self._pace = Pace()
         self._stirred = asyncio.Event()
+        self._limited_at = math.inf
+        """When to look for limited work."""
         self._ordered = 0
         self._flying = 0
         self._open = False
@@ -134,10 +137,11 @@ class Lanes:
                 continue
             room = self._room(now())
             todo = self._frontier.next(now()) if room > 0 else "wait"
+            limited = self._may_look_at_limited(now())
             going = self._frontier.going(room) if todo == "go on" else None
             # Last: from here on they are the exchange's, which gives them back if it fails.
             completed = self._ledger.take_completed()
-            if todo == "wait" and not completed:
+            if todo == "wait" and not completed and not limited:
                 await self._wait(self._rest(now()) if poll else None)
                 continue
             try:
@@ -145,6 +149,8 @@ class Lanes:
                     await self._exchange(completed, going)
                 if todo == "look" and not self._stopping.is_set() and (room := self._room(now())) > 0:
                     await self._look(room, now)
+                if self._may_look_at_limited(now()):
+                    await self._look_at_limited(now)
                 pause = 0.05
             except (Unavailable, TimeoutError) as error:
                 log.warning("claiming waits for the database: %s", error)
@@ -160,7 +166,12 @@ class Lanes:
     def _rest(self, now: float) -> float:
         poll = POLL if self._link.hears else POLL_DEAF
         rest = self._frontier.rest(now)
-        return poll if rest is None or rest == 0 else min(rest, poll)
+        rest = poll if rest is None or rest == 0 else min(rest, poll)
+        return rest if self._limited_at <= now else min(rest, self._limited_at - now)
+
+    @property
+    def _free(self) -> int:
+        return self._slots - self._attempts.taken - self._ordered
 
     def _room(self, now: float) -> int:
         """How many claims there is room for: free slots, and those that will soon be."""
@@ -169,7 +180,7 @@ class Lanes:
         soon = min(self._pace.within(AHEAD, ended=self._attempts.ended_at_once, now=now), 3 * BATCH)
         if not self._attempts.has_room:
             soon = 0
-        return min(BATCH, self._slots + soon - self._attempts.taken - self._ordered)
+        return min(BATCH, self._free + soon)
 
     async def _look(self, limit: int, now: Callable[[], float]) -> None:
         claim_id, began = new_claim_id(), now()
@@ -181,6 +192,23 @@ class Lanes:
             self._frontier.look_fails()
             raise
         self._frontier.look_ends(claimed, began=began, now=now())
+        if claimed.others:
+            self._limited_at = now()
+        self._begin(claimed.claims)
+
+    def _may_look_at_limited(self, now: float) -> bool:
+        """Of limited work no more than there is room for at this moment: what waited here would hold up others."""
+        return self._limited_at <= now and self._open and not self._stopping.is_set() and self._free > 0
+
+    async def _look_at_limited(self, now: Callable[[], float]) -> None:
+        claim_id, limit, self._limited_at = new_claim_id(), min(BATCH, self._free), math.inf
+        claimed = ClaimedLimited([], 0.0)  # if it fails: again, as soon as it can be asked
+        try:
+            async with self._asking(claim_id, limit):
+                claimed = await self._link.claim_limited(claim_id, limit)
+        finally:
+            if claimed.again is not None:
+                self._limited_at = min(self._limited_at, now() + claimed.again)
         self._begin(claimed.claims)
 
     async def _exchange(self, completed: Sequence[Completion], going: Going | None) -> None:
@@ -237,6 +265,9 @@ class Lanes:
             for claim in claims:
                 self._attempts.give_back(claim)
             return
+        for claim in claims:
+            if claim.deadline is not None or claim.expiry is not None:
+                claim.claimed_at = time.monotonic()
         if len({claim.priority for claim in claims}) > 1:
             claims.sort(key=lambda claim: claim.priority)
         self._attempts.begin(claims)

@@ -1,4 +1,4 @@
-"""What a worker asks of the system: seven verbs. How they travel is the link's business."""
+"""What a worker asks of the system: eight verbs. How they travel is the link's business."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 from stepwell.model.ids import ClaimId, RunId
 from stepwell.model.outcome import Completed, Outcome
-from stepwell.model.run import Claim, Claimed, Exchanged, Order
+from stepwell.model.run import Claim, Claimed, ClaimedLimited, Exchanged, Order
 
 Settlement = tuple[Claim, Outcome]
 Completion = tuple[Claim, Completed]
@@ -20,6 +20,10 @@ class Link(Protocol):
 
     async def claim(self, claim_id: ClaimId, limit: int, *, alone: bool) -> Claimed:
         """Up to `limit` runs that this worker can run, now its own; one that must be alone only if `alone`."""
+        ...
+
+    async def claim_limited(self, claim_id: ClaimId, limit: int) -> ClaimedLimited:
+        """The same, of work that is limited: of which there may be more than anyone may claim now."""
         ...
 
     async def exchange(self, completed: Sequence[Completion], order: Order) -> Exchanged:

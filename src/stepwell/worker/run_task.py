@@ -10,7 +10,7 @@ from stepwell.executors.base import Body, Executor, ProcessDied, code_text, mess
 from stepwell.model.errors import NotEncodable
 from stepwell.model.outcome import Completed, Failed, Outcome, Snoozed
 from stepwell.model.raised import Fatal, Snooze
-from stepwell.model.run import Error, Reason
+from stepwell.model.run import OVERDUE, Error, Reason
 
 
 async def run_task(attempt: Running, body: Body, executor: Executor, *, begun: Callable[[], None]) -> Outcome:
@@ -50,6 +50,10 @@ def _reason(error: BaseException) -> Reason:
             return Reason.WORKER_LOST
         case _:
             return Reason.RAISED
+
+
+def overdue() -> Failed:
+    return Failed(OVERDUE)
 
 
 def timed_out(seconds: float) -> Failed:

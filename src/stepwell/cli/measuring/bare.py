@@ -117,7 +117,7 @@ class Bare:
                 claimed = await self._claim(line, claim_id)
 
     async def _claim(self, line: Transaction, claim_id: object) -> list[Row]:
-        return await line.rows(
+        claimed = await line.rows(
             "claim_runs",
             queues=[QUEUE],
             worker=self._worker,
@@ -125,7 +125,10 @@ class Bare:
             limit=BATCH,
             alone=True,
             claim_id=claim_id,
+            ageing=runs.AGEING,
+            aged=BATCH // 10,
         )
+        return claimed if claimed[0]["id"] is not None else []
 
     # -- one at a time
 

@@ -17,7 +17,8 @@ select clock_timestamp() as clock,
 -- One row about the work: who is there to do it, and how long it has waited.
 select (select count(*) from stepwell.workers w where w.lease_until > stepwell.now()) as workers,
        (select coalesce(sum(w.slots), 0) from stepwell.workers w where w.lease_until > stepwell.now()) as slots,
-       (select count(*) from stepwell.runs r where r.state = 'pending') as pending,
+       (select count(*) from stepwell.runs r where r.state = 'pending' and r.limit_key is null)
+       + (select count(*) from stepwell.runs r where r.state = 'pending' and r.limit_key is not null) as pending,
        (select extract(epoch from stepwell.now() - min(r.created_at))::float8
           from stepwell.runs r where r.state = 'pending') as oldest_pending,
        (select count(*) from stepwell.runs r where r.claimed_by is not null) as running,

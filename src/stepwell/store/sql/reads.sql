@@ -30,6 +30,10 @@ select r.id from stepwell.runs r where r.id = any(:ids::uuid[])
  union all
 select f.id from stepwell.finished_runs f where f.id = any(:ids::uuid[]);
 
+-- name: unique_runs
+-- Of what is unique while unfinished, the run that is.
+select r.unique_key, r.id from stepwell.runs r where r.unique_key = any(:keys::text[]);
+
 -- name: attempts_of
 select * from stepwell.all_attempts a where a.run_id = :id::uuid order by a.attempt;
 

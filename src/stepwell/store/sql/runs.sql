@@ -1,143 +1,10 @@
--- runs: live runs. Statements in the order of a run's life.
+-- runs: live runs, from their claim (claims.sql) to their end. Statements in the order of a run's life.
 --
 -- Every statement finds its rows by `id = any(…)` or by one index range, so that no plan depends on
 -- ANALYZE having run; the sessions that speak them forbid sequential scans for the same reason.
 -- A worker's statement names (id, claim_id) and demands 'running': an id that does not come back has
 -- lost its claim. Its arrays are in ascending order of :ids, and `width_bucket` finds a row's place in
 -- them by halving. A join with unnest would be planned for one row, as a loop over n * n.
-
--- name: claim_runs
--- moves: pending -> running
--- One index range per queue. Without a list of queues, every queue that has pending runs is found by
--- skipping from one to the next along the same index. Each gets an equal share of the claim: no queue
--- starves another, and nothing is locked that is not taken. Of the runs that must be alone, one at most.
--- The update does not ask for 'pending' again: the rows are locked, and asking would offer it that index.
-with recursive busy (queue) as (
-    (select r.queue
-       from stepwell.runs r
-      where r.state = 'pending' and :queues::text[] is null
-      order by r.queue
-      limit 1)
-     union all
-    select (select r.queue from stepwell.runs r
-             where r.state = 'pending' and r.queue > b.queue order by r.queue limit 1)
-      from busy b
-     where b.queue is not null
-), open as (
-    select o.queue
-      from (select unnest(:queues::text[]) as queue union all select b.queue from busy b) o
-     where o.queue = (select r.queue from stepwell.runs r
-                       where r.state = 'pending' and r.queue = o.queue order by r.priority, r.id limit 1)
-       and not exists (select from stepwell.queues q where q.name = o.queue and q.paused_at is not null)
-       and exists (select from stepwell.workers w where w.id = :worker::uuid and w.lease_until > stepwell.now()
-                     and w.stopped_at is null)
-     order by random()
-), lone as materialized (
-    select r.id
-      from stepwell.runs r
-     where r.alone
-       and :alone::boolean
-       and r.state like 'pending' -- not `=`, which would offer the index of all that is pending
-       and r.queue = any(array(select o.queue from open o))
-       and r.name = any(:names::text[])
-       and (r.expires_at is null or r.expires_at > stepwell.now())
-     order by r.failures, r.id
-     limit 1
-       for update skip locked
-), share (size) as (
-    select greatest(1, (:limit - (select count(*) from lone)) / count(*)) from open
-), next as materialized (
-    select l.id from lone l
-     union all
-    select p.id
-      from open o
-     cross join lateral (
-           select r.id
-             from stepwell.runs r
-            where r.state = 'pending'
-              and r.queue = o.queue
-              and not r.alone
-              and r.name = any(:names::text[])
-              and (r.expires_at is null or r.expires_at > stepwell.now())
-            order by r.priority, r.id
-            limit (select s.size from share s)
-              for update skip locked
-           ) p
-     limit :limit
-)
-update stepwell.runs r
-   set state = 'running',
-       attempt = r.attempt + 1,
-       claim_id = :claim_id::uuid,
-       claimed_by = :worker::uuid,
-       started_at = stepwell.now()
- where r.id = any(array(select n.id from next n))
-returning r.id, r.name, r.queue, r.priority, r.attempt, r.failures, r.input, r.retry, r.timeout, r.key, r.tags,
-          r.root_id, r.alone, (select s.size from share s) as share;
-
--- name: exchange_runs
--- moves: running -> completed; pending -> running
--- The hot path, one statement and one commit: what this worker completed for what it runs next. It claims
--- only from queues that a claim found busy, in each behind the last run that it took there, so that the
--- dead entries of all that went before are not read again. What comes to stand before that place
--- (more urgent, tried again) is left to claim_runs.
--- `moved` is null when every id was, else those that were; `said`, whether the word was. There is a row even when
--- nothing is claimed.
-with done as (
-    delete from stepwell.runs r
-     where r.id = any(:ids::uuid[])
-       and r.claim_id = (:claim_ids::uuid[])[width_bucket(r.id, :ids::uuid[])]
-       and r.state = 'running'
-    returning r.*, :results::jsonb -> (width_bucket(r.id, :ids::uuid[]) - 1) as result
-), kept as (
-    insert into stepwell.finished_runs (
-               id, kind, name, queue, priority, state, input, result, key, tags, retry, timeout, attempt,
-               failures, expires_at, claim_id, claimed_by, started_at, created_at, finished_at, parent_id,
-               root_id, retry_of, node, map_index
-           )
-    select id, kind, name, queue, priority, 'completed', input, result, key, tags, retry, timeout, attempt,
-           failures, expires_at, claim_id, claimed_by, started_at, created_at, stepwell.now(), parent_id,
-           root_id, retry_of, node, map_index
-      from done
-    returning id
-), open as (
-    select p.queue, p.priority, p.id
-      from unnest(:queues::text[], :priorities::smallint[], :places::uuid[]) as p (queue, priority, id)
-     where not exists (select from stepwell.queues q where q.name = p.queue and q.paused_at is not null)
-       and exists (select from stepwell.workers w where w.id = :worker::uuid and w.lease_until > stepwell.now()
-                     and w.stopped_at is null)
-), next as materialized (
-    select p.id
-      from open o
-     cross join lateral (
-           select r.id
-             from stepwell.runs r
-            where r.state = 'pending'
-              and r.queue = o.queue
-              and (r.priority, r.id) > (o.priority, o.id)
-              and not r.alone
-              and r.name = any(:names::text[])
-              and (r.expires_at is null or r.expires_at > stepwell.now())
-            order by r.priority, r.id
-            limit :share
-              for update skip locked
-           ) p
-), claimed as (
-    update stepwell.runs r
-       set state = 'running',
-           attempt = r.attempt + 1,
-           claim_id = :claim_id::uuid,
-           claimed_by = :worker::uuid,
-           started_at = stepwell.now()
-     where r.id = any(array(select n.id from next n))
-    returning r.id, r.name, r.queue, r.priority, r.attempt, r.failures, r.input, r.retry, r.timeout, r.key, r.tags,
-              r.root_id, r.alone
-)
-select m.moved, m.said, c.*
-  from (select case when (select count(*) from kept) < cardinality(:ids::uuid[])
-                    then array(select k.id from kept k) end as moved,
-               stepwell.say(:channel::text, :word::text) as said) m
-  left join claimed c on true;
 
 -- name: complete_runs
 -- moves: running -> completed
@@ -151,11 +18,11 @@ with done as (
 insert into stepwell.finished_runs (
            id, kind, name, queue, priority, state, input, result, key, tags, retry, timeout, attempt,
            failures, expires_at, claim_id, claimed_by, started_at, created_at, finished_at, parent_id,
-           root_id, retry_of, node, map_index
+           root_id, retry_of, node, map_index, limit_key, per_key
        )
 select id, kind, name, queue, priority, 'completed', input, result, key, tags, retry, timeout, attempt,
        failures, expires_at, claim_id, claimed_by, started_at, created_at, stepwell.now(), parent_id,
-       root_id, retry_of, node, map_index
+       root_id, retry_of, node, map_index, limit_key, per_key
   from done
 returning id;
 
@@ -171,11 +38,11 @@ with done as (
 insert into stepwell.finished_runs (
            id, kind, name, queue, priority, state, input, error, key, tags, retry, timeout, attempt,
            failures, expires_at, claim_id, claimed_by, started_at, created_at, finished_at, parent_id,
-           root_id, retry_of, node, map_index
+           root_id, retry_of, node, map_index, limit_key, per_key
        )
 select id, kind, name, queue, priority, 'failed', input, error, key, tags, retry, timeout, attempt,
        failures + 1, expires_at, claim_id, claimed_by, started_at, created_at, stepwell.now(), parent_id,
-       root_id, retry_of, node, map_index
+       root_id, retry_of, node, map_index, limit_key, per_key
   from done
 returning id;
 
@@ -201,7 +68,8 @@ update stepwell.runs r
        due_at = stepwell.now() + (:delays::interval[])[width_bucket(r.id, :ids::uuid[])],
        claim_id = null,
        claimed_by = null,
-       started_at = null
+       started_at = null,
+       slot = null
  where r.id = any(array(select id from held))
 returning r.id;
 
@@ -226,7 +94,8 @@ update stepwell.runs r
        alone = (:alones::boolean[])[width_bucket(r.id, :ids::uuid[])],
        claim_id = null,
        claimed_by = null,
-       started_at = null
+       started_at = null,
+       slot = null
  where r.id = any(array(select id from held))
 returning r.id;
 
@@ -248,7 +117,8 @@ update stepwell.runs r
        due_at = stepwell.now() + (:delays::interval[])[width_bucket(r.id, :ids::uuid[])],
        claim_id = null,
        claimed_by = null,
-       started_at = null
+       started_at = null,
+       slot = null
  where r.id = any(array(select id from held))
 returning r.id;
 
@@ -270,7 +140,8 @@ update stepwell.runs r
    set state = 'pending',
        claim_id = null,
        claimed_by = null,
-       started_at = null
+       started_at = null,
+       slot = null
  where r.id = any(array(select id from held))
 returning r.id;
 
@@ -308,10 +179,35 @@ with next as materialized (
 )
 insert into stepwell.finished_runs (
            id, kind, name, queue, priority, state, input, key, tags, retry, timeout, attempt, failures,
-           expires_at, created_at, finished_at, parent_id, root_id, retry_of, node, map_index
+           expires_at, created_at, finished_at, parent_id, root_id, retry_of, node, map_index, limit_key, per_key
        )
 select id, kind, name, queue, priority, 'expired', input, key, tags, retry, timeout, attempt, failures,
-       expires_at, created_at, stepwell.now(), parent_id, root_id, retry_of, node, map_index
+       expires_at, created_at, stepwell.now(), parent_id, root_id, retry_of, node, map_index, limit_key, per_key
+  from done
+returning id;
+
+-- name: overdue_runs
+-- moves: scheduled, waiting, pending, paused -> failed
+-- Their deadline passed while nobody ran them.
+with next as materialized (
+    select r.id
+      from stepwell.runs r
+     where r.deadline_at <= stepwell.now()
+       and r.state <> 'running'
+     order by r.deadline_at
+     limit :limit
+       for update skip locked
+), done as (
+    delete from stepwell.runs r
+     where r.id = any(array(select n.id from next n))
+    returning r.*
+)
+insert into stepwell.finished_runs (
+           id, kind, name, queue, priority, state, input, error, key, tags, retry, timeout, attempt, failures,
+           expires_at, created_at, finished_at, parent_id, root_id, retry_of, node, map_index, limit_key, per_key
+       )
+select id, kind, name, queue, priority, 'failed', input, :error::jsonb, key, tags, retry, timeout, attempt, failures,
+       expires_at, created_at, stepwell.now(), parent_id, root_id, retry_of, node, map_index, limit_key, per_key
   from done
 returning id;
 
@@ -326,11 +222,11 @@ with done as (
 insert into stepwell.finished_runs (
            id, kind, name, queue, priority, state, input, key, tags, retry, timeout, attempt, failures,
            expires_at, claim_id, claimed_by, started_at, created_at, finished_at, parent_id, root_id,
-           retry_of, node, map_index
+           retry_of, node, map_index, limit_key, per_key
        )
 select id, kind, name, queue, priority, 'cancelled', input, key, tags, retry, timeout, attempt, failures,
        expires_at, claim_id, claimed_by, started_at, created_at, stepwell.now(), parent_id, root_id,
-       retry_of, node, map_index
+       retry_of, node, map_index, limit_key, per_key
   from done
 returning id;
 
@@ -356,7 +252,9 @@ select r.*
   from lost l
  cross join lateral (
        select r.id, r.name, r.queue, r.priority, r.attempt, r.failures, r.input, r.retry, r.timeout, r.key,
-              r.tags, r.root_id, r.alone, r.claim_id, r.claimed_by
+              r.tags, r.root_id, r.alone, r.slot is not null as limited,
+              r.deadline_at - stepwell.now() as deadline, r.expires_at - stepwell.now() as expiry,
+              r.claim_id, r.claimed_by
          from stepwell.runs r
         where r.claimed_by = l.id
         limit :limit
@@ -365,12 +263,14 @@ select r.*
  limit :limit;
 
 -- name: next_due
--- Seconds until the next scheduled or expiring run; nothing when none waits for time.
+-- Seconds until the next run is due, expires or is past its deadline; nothing when none waits for time.
 select extract(epoch from least(
            (select r.due_at from stepwell.runs r
              where r.due_at is not null and r.state in ('scheduled', 'waiting') order by r.due_at limit 1),
            (select r.expires_at from stepwell.runs r
-             where r.expires_at is not null and r.state <> 'running' order by r.expires_at limit 1)
+             where r.expires_at is not null and r.state <> 'running' order by r.expires_at limit 1),
+           (select r.deadline_at from stepwell.runs r
+             where r.deadline_at is not null and r.state <> 'running' order by r.deadline_at limit 1)
        ) - stepwell.now())::float8 as seconds;
 
 -- name: held_claims

@@ -1,6 +1,7 @@
 -- What the migrations make. Written by a test: STEPWELL_WRITE_SCHEMA=1 ./dev test tests/store/test_schema.py
 
 create domain stepwell.kind_name as text constraint kind_is_known CHECK ((VALUE = ANY (ARRAY['task'::text, 'workflow'::text, 'graph'::text])));
+create domain stepwell.limit_name as text constraint limit_key_is_sane CHECK (((octet_length(VALUE) >= 1) AND (octet_length(VALUE) <= 200)));
 create domain stepwell.object_value as jsonb constraint json_is_object CHECK ((jsonb_typeof(VALUE) = 'object'::text));
 create domain stepwell.queue_name as text constraint queue_is_sane CHECK (((octet_length(VALUE) >= 1) AND (octet_length(VALUE) <= 100)));
 create domain stepwell.run_key as text constraint key_is_sane CHECK (((octet_length(VALUE) >= 1) AND (octet_length(VALUE) <= 500)));
@@ -66,6 +67,8 @@ create table stepwell.finished_runs (
     retry_of uuid,
     node text collate "C",
     map_index integer,
+    limit_key text collate "C",
+    per_key integer,
     constraint finished_runs_pkey PRIMARY KEY (id, finished_at),
     constraint row_fits_state CHECK (((state = ANY (ARRAY['completed'::text, 'failed'::text, 'cancelled'::text, 'expired'::text, 'skipped'::text])) AND ((state = 'completed'::text) = (result IS NOT NULL)) AND ((state = 'failed'::text) = (error IS NOT NULL)) AND (num_nulls(claim_id, claimed_by, started_at) = ANY (ARRAY[0, 3]))))
 ) partition by RANGE (finished_at);
@@ -102,8 +105,29 @@ create table stepwell.migrations (
 create table stepwell.queues (
     name text collate "C" not null,
     paused_at timestamp with time zone,
+    paused_by text,
+    concurrency integer,
+    rate integer,
+    rate_period interval,
+    per_key integer,
+    keyed boolean default false not null,
+    claims bigint default 0 not null,
+    last_key text collate "C" default ''::text not null,
+    capped boolean default ((concurrency IS NOT NULL) OR (rate IS NOT NULL)) not null,
     constraint queues_pkey PRIMARY KEY (name),
-    constraint name_is_sane CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 100)))
+    constraint concurrency_is_positive CHECK ((concurrency > 0)),
+    constraint name_is_sane CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 100))),
+    constraint per_key_is_positive CHECK ((per_key > 0)),
+    constraint rate_has_a_period CHECK ((num_nulls(rate, rate_period) = ANY (ARRAY[0, 2]))),
+    constraint rate_is_positive CHECK ((rate > 0)),
+    constraint rate_period_is_positive CHECK ((rate_period > '00:00:00'::interval))
+) with (fillfactor=50);
+
+create table stepwell.rate_uses (
+    queue text collate "C" not null,
+    part bigint not null,
+    uses integer not null,
+    constraint rate_uses_pkey PRIMARY KEY (queue, part)
 );
 
 create table stepwell.repeated_starts (
@@ -138,18 +162,29 @@ create table stepwell.runs (
     retry_of uuid,
     node text collate "C",
     map_index integer,
+    limit_key stepwell.limit_name collate "C",
+    per_key integer,
+    slot text collate "C",
+    unique_key stepwell.run_key collate "C",
+    debounce_key stepwell.run_key collate "C",
+    deadline_at timestamp with time zone,
     constraint runs_pkey PRIMARY KEY (id),
     constraint row_fits_state CHECK ((
 CASE
     WHEN (state = 'running'::text) THEN ((num_nulls(claim_id, claimed_by, started_at) = 0) AND (due_at IS NULL) AND (attempt > 0))
-    ELSE ((num_nonnulls(claim_id, claimed_by, started_at) = 0) AND (((state = 'pending'::text) AND (due_at IS NULL)) OR ((state = 'scheduled'::text) AND (due_at IS NOT NULL)) OR (state = ANY (ARRAY['waiting'::text, 'paused'::text]))))
+    ELSE ((num_nonnulls(claim_id, claimed_by, started_at, slot) = 0) AND (((state = 'pending'::text) AND (due_at IS NULL)) OR ((state = 'scheduled'::text) AND (due_at IS NOT NULL)) OR (state = ANY (ARRAY['waiting'::text, 'paused'::text]))))
 END AND (failures >= 0) AND (attempt >= failures)))
 ) with (autovacuum_analyze_scale_factor=0.05, autovacuum_analyze_threshold=5000, autovacuum_vacuum_cost_delay=0, autovacuum_vacuum_scale_factor=0.01, autovacuum_vacuum_threshold=5000);
 CREATE INDEX runs_alone ON stepwell.runs USING btree (failures, id) WHERE alone;
 CREATE INDEX runs_claimed ON stepwell.runs USING btree (claimed_by, claim_id) WHERE (claimed_by IS NOT NULL);
+CREATE INDEX runs_deadline ON stepwell.runs USING btree (deadline_at) WHERE (deadline_at IS NOT NULL);
+CREATE UNIQUE INDEX runs_debounced ON stepwell.runs USING btree (debounce_key) WHERE ((debounce_key IS NOT NULL) AND (state = 'scheduled'::text) AND (attempt = 0));
 CREATE INDEX runs_due ON stepwell.runs USING btree (due_at) WHERE (due_at IS NOT NULL);
 CREATE INDEX runs_expiring ON stepwell.runs USING btree (expires_at) WHERE (expires_at IS NOT NULL);
-CREATE INDEX runs_pending ON stepwell.runs USING btree (queue, priority, id) WHERE (state = 'pending'::text);
+CREATE INDEX runs_keyed ON stepwell.runs USING btree (queue, limit_key, priority, id) WHERE ((state = 'pending'::text) AND (limit_key IS NOT NULL));
+CREATE INDEX runs_pending ON stepwell.runs USING btree (queue, priority, id) WHERE ((state = 'pending'::text) AND (limit_key IS NULL));
+CREATE INDEX runs_slots ON stepwell.runs USING btree (queue, slot) WHERE (slot IS NOT NULL);
+CREATE UNIQUE INDEX runs_unique ON stepwell.runs USING btree (unique_key) WHERE (unique_key IS NOT NULL);
 
 create table stepwell.workers (
     id uuid not null,
@@ -256,6 +291,14 @@ CREATE OR REPLACE FUNCTION stepwell.first_id(day date)
 AS $function$
     select rpad(lpad(to_hex((extract(epoch from day::timestamp at time zone 'UTC') * 1000)::bigint), 12, '0'),
                 32, '0')::uuid
+$function$;
+
+CREATE OR REPLACE FUNCTION stepwell.id_at(at timestamp with time zone)
+ RETURNS uuid
+ LANGUAGE sql
+ IMMUTABLE PARALLEL SAFE
+AS $function$
+    select rpad(lpad(to_hex((extract(epoch from at) * 1000)::bigint), 12, '0'), 32, '0')::uuid
 $function$;
 
 CREATE OR REPLACE FUNCTION stepwell.make_partition(parent text, day date)

@@ -3,16 +3,18 @@
 -- name: start_runs
 -- moves: -> pending, scheduled
 -- A key is reserved first: only rows that reserved theirs, or have none, are inserted. An expired key
--- may be taken over once its run is no longer live.
+-- may be taken over once its run is no longer live. One that is unique while unfinished is not inserted beside
+-- another. A queue with limit keys has a row, for those who claim there to lock.
 with given as (
     select *
       from unnest(
                :ids::uuid[], :names::text[], :queues::text[], :priorities::smallint[], :states::text[],
                :inputs::jsonb[], :keys::text[], :digests::bytea[], :tags::jsonb[], :retries::jsonb[],
                :timeouts::interval[], :delays::interval[], :ats::timestamptz[], :expiries::interval[],
+               :deadlines::interval[], :limit_keys::text[], :per_keys::int[], :unique_keys::text[],
                :parent_ids::uuid[], :root_ids::uuid[]
-           ) as given (id, name, queue, priority, state, input, key, digest, tags, retry,
-                       timeout, delay, at, expiry, parent_id, root_id)
+           ) as given (id, name, queue, priority, state, input, key, digest, tags, retry, timeout, delay, at,
+                       expiry, deadline, limit_key, per_key, unique_key, parent_id, root_id)
 ), reserved as (
     insert into stepwell.keys as k (key, digest, run_id, expires_at)
     select g.key, g.digest, g.id, stepwell.now() + :keep_keys::interval
@@ -24,18 +26,44 @@ with given as (
      where k.expires_at <= stepwell.now()
        and not exists (select from stepwell.runs r where r.id = k.run_id)
     returning run_id
+), keyed as (
+    insert into stepwell.queues as q (name, keyed)
+    select distinct g.queue, true
+      from given g
+     where g.limit_key is not null
+       and not exists (select from stepwell.queues k where k.name = g.queue and k.keyed)
+        on conflict (name) do update set keyed = true
 )
 insert into stepwell.runs (
-           id, name, queue, priority, state, input, key, tags, retry, timeout,
-           due_at, expires_at, parent_id, root_id
+           id, name, queue, priority, state, input, key, tags, retry, timeout, due_at, expires_at,
+           deadline_at, limit_key, per_key, unique_key, parent_id, root_id
        )
 select g.id, g.name, g.queue, g.priority, g.state, g.input, g.key, g.tags, g.retry, g.timeout,
-       coalesce(g.at, stepwell.now() + g.delay), stepwell.now() + g.expiry, g.parent_id, g.root_id
+       coalesce(g.at, stepwell.now() + g.delay), stepwell.now() + g.expiry, stepwell.now() + g.deadline,
+       g.limit_key, g.per_key, g.unique_key, g.parent_id, g.root_id
   from given g
  where (g.key is null or g.id in (select run_id from reserved))
    and not exists (select from stepwell.repeated_starts s where s.run_id = g.id)
-    on conflict (id) do nothing
+    on conflict do nothing
 returning id;
+
+-- name: debounce_run
+-- moves: -> scheduled
+-- As long as nothing was tried, a start with the same debounce key is this run once more: with the new input, and
+-- later. Its id comes back.
+insert into stepwell.runs as r (
+           id, name, queue, priority, state, input, tags, retry, timeout, due_at, expires_at, deadline_at,
+           debounce_key, parent_id, root_id
+       )
+select :id::uuid, :name::text, :queue::text, :priority::smallint, 'scheduled', :input::jsonb, :tags::jsonb,
+       :retry::jsonb, :timeout::interval, stepwell.now() + :delay::interval, stepwell.now() + :expiry::interval,
+       stepwell.now() + :deadline::interval, :debounce_key::text, :parent_id::uuid, :root_id::uuid
+    on conflict (debounce_key) where debounce_key is not null and state = 'scheduled' and attempt = 0 do update
+   set input = excluded.input,
+       due_at = excluded.due_at,
+       priority = excluded.priority,
+       tags = excluded.tags
+returning r.id;
 
 -- name: start_run
 -- moves: -> pending
@@ -54,10 +82,11 @@ select stepwell.say(:channel::text, :word::text) as said from made;
 -- moves: -> pending
 -- A finished run never comes back: this is a new one that names its origin.
 insert into stepwell.runs (
-           id, kind, name, queue, priority, state, input, tags, retry, timeout, parent_id, root_id, retry_of
+           id, kind, name, queue, priority, state, input, tags, retry, timeout, parent_id, root_id, retry_of,
+           limit_key, per_key
        )
 select :id::uuid, f.kind, f.name, f.queue, f.priority, 'pending', f.input, f.tags, f.retry, f.timeout,
-       f.parent_id, f.root_id, f.id
+       f.parent_id, f.root_id, f.id, f.limit_key, f.per_key
   from stepwell.finished_runs f
  where f.id = :origin::uuid
    and not exists (select from stepwell.repeated_starts s where s.run_id = :id::uuid)

@@ -1,0 +1,57 @@
+"""Queues: their limits, and whether they are paused. Whoever claims next goes by what is set."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from stepwell.model.queue import Limits, QueueInfo
+from stepwell.model.rate import Rate
+from stepwell.store.pool import Row, Tx
+
+
+async def set_limits(tx: Tx, name: str, limits: Limits, *, sets: Collection[str]) -> None:
+    """Set those limits of a queue that `sets` names. To be followed by `count_in`, in a transaction of its own."""
+    rate = limits.rate
+    await tx.rows(
+        "set_queue",
+        name=name,
+        concurrency=limits.concurrency,
+        rate=None if rate is None else rate.count,
+        rate_period=None if rate is None else rate.period,
+        per_key=limits.per_key,
+        sets=sorted(sets),
+    )
+
+
+async def count_in(tx: Tx, name: str) -> None:
+    """What is running in a queue that has just got a limit counts against it."""
+    await tx.rows("count_in", name=name)
+
+
+async def pause(tx: Tx, name: str, *, by: str) -> None:
+    """Nothing more is claimed from it. What is running goes on."""
+    await tx.rows("pause_queue", name=name, by=by)
+
+
+async def resume(tx: Tx, name: str) -> bool:
+    """Whether it was paused."""
+    return bool(await tx.rows("resume_queue", name=name))
+
+
+async def seen(tx: Tx, name: str | None = None) -> list[QueueInfo]:
+    """Every queue with settings or live runs, by name; or that one, if it is."""
+    return [_info(row) for row in await tx.rows("queues_seen", name=name)]
+
+
+def _info(row: Row) -> QueueInfo:
+    rate = None if row["rate"] is None else Rate(row["rate"], row["rate_period"])
+    return QueueInfo(
+        name=row["name"],
+        limits=Limits(row["concurrency"], rate, row["per_key"]),
+        paused_at=row["paused_at"],
+        paused_by=row["paused_by"],
+        pending=row["pending"],
+        running=row["running"],
+        first_pending=row["first_pending"],
+        workers=row["workers"],
+    )

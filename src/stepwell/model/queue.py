@@ -1,0 +1,36 @@
+"""A queue, as the outside sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from stepwell.model.rate import Rate
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a queue allows; None is no limit."""
+
+    concurrency: int | None = None
+    """Runs of it that may be running, on all workers together."""
+    rate: Rate | None = None
+    """Claims of its runs, on all workers together."""
+    per_key: int | None = None
+    """Runs with the same limit key that may be running; what their task says, if None."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueInfo:
+    """What the tables say about one queue, now."""
+
+    name: str
+    limits: Limits
+    paused_at: datetime | None
+    paused_by: str | None
+    pending: int
+    running: int
+    first_pending: datetime | None
+    """When the run that comes next was started; of runs without a limit key."""
+    workers: int
+    """Live workers that serve it."""

@@ -1,0 +1,166 @@
+"""The options of a start: a definition's defaults, changed by `.options(...)`, all checked where they are given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from stepwell.codec import encode
+from stepwell.context import family
+from stepwell.model.duration import Duration, duration
+from stepwell.model.errors import InvalidSetting, NotEncodable
+from stepwell.model.retry import DEFAULT, Retry
+from stepwell.model.start import Terms
+
+LimitBy = Callable[..., object]
+
+LONGEST_NAME, _LONGEST_QUEUE, _LONGEST_KEY, _LARGEST_TAGS = 200, 100, 500, 10_000
+_LONGEST_UNIQUE, _LONGEST_LIMIT_KEY = 250, 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a run is to be started: the definition's defaults, changed by `.options(...)`."""
+
+    queue: str = "default"
+    priority: int = 50
+    retry: Retry = DEFAULT
+    timeout: Duration | None = None
+    expires: Duration | None = None
+    key: str | None = None
+    delay: Duration | None = None
+    at: datetime | None = None
+    deadline: Duration | None = None
+    unique: bool | str | None = None
+    debounce: Duration | None = None
+    limit_by: LimitBy | None = None
+    per_key: int | None = None
+    tags: Mapping[str, Any] | None = None
+    packed_retry: bytes = field(init=False, repr=False, default=b"{}")
+    packed_tags: bytes | None = field(init=False, repr=False, default=None)
+
+    def __post_init__(self) -> None:
+        checked_text("queue", self.queue, _LONGEST_QUEUE)
+        if self.key is not None:
+            checked_text("key", self.key, _LONGEST_KEY)
+        if not isinstance(self.priority, int) or isinstance(self.priority, bool) or not 1 <= self.priority <= 100:
+            raise InvalidSetting("priority", self.priority, "1 to 100, and lower goes first")
+        if not isinstance(self.retry, Retry):
+            raise InvalidSetting("retry", self.retry, "a Retry(...)")
+        for name in ("timeout", "expires", "delay", "deadline", "debounce"):
+            if (given := getattr(self, name)) is not None:
+                object.__setattr__(self, name, _positive(name, given, zero=name == "delay"))
+        self._check_at()
+        self._check_unique()
+        self._check_limit()
+        if self.retry is not DEFAULT:
+            object.__setattr__(self, "packed_retry", msgspec.json.encode(self.retry.packed()))
+        if self.tags:
+            object.__setattr__(self, "packed_tags", _packed_tags(self.tags))
+
+    def _check_at(self) -> None:
+        if self.at is None:
+            return
+        if not isinstance(self.at, datetime) or self.at.tzinfo is None:
+            raise InvalidSetting("at", self.at, "a datetime with a time zone")
+        if self.delay is not None:
+            raise InvalidSetting("at", self.at, "give at= or delay=, not both")
+
+    def _check_unique(self) -> None:
+        if self.unique is not None and not isinstance(self.unique, bool):
+            checked_text("unique", self.unique, _LONGEST_UNIQUE)
+        if self.unique and self.key is not None:
+            raise InvalidSetting("unique", self.unique, "give key= or unique=, not both")
+        if self.debounce is None:
+            return
+        if not isinstance(self.unique, str):
+            raise InvalidSetting("debounce", self.debounce, "give unique='…' too: the name of what is debounced")
+        if self.delay is not None or self.at is not None:
+            raise InvalidSetting("debounce", self.debounce, "it is a delay itself: give no delay= or at= beside it")
+        if self.limit_by is not None:
+            raise InvalidSetting("debounce", self.debounce, "a run with limit_by= cannot be debounced")
+
+    def _check_limit(self) -> None:
+        if self.limit_by is not None and not callable(self.limit_by):
+            raise InvalidSetting("limit_by", self.limit_by, "a function of the task's arguments, which gives a text")
+        if self.per_key is None:
+            return
+        if not isinstance(self.per_key, int) or isinstance(self.per_key, bool) or self.per_key < 1:
+            raise InvalidSetting("per_key", self.per_key, "at least 1")
+        if self.limit_by is None:
+            raise InvalidSetting("per_key", self.per_key, "give limit_by= too: what is limited")
+
+    @property
+    def tells_apart(self) -> bool:
+        """Whether its starts have more to tell than their input."""
+        return self.key is not None or bool(self.unique) or self.limit_by is not None
+
+    def limit_key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+        """What `limit_by` makes of a call's arguments; nothing if that is None."""
+        found = None if self.limit_by is None else self.limit_by(*args, **kwargs)
+        if found is None:
+            return None
+        return checked_text("limit_by", found if isinstance(found, str) else str(found), _LONGEST_LIMIT_KEY)
+
+    def changed(self, changes: Mapping[str, Any]) -> Options:
+        known = {f.name for f in fields(self) if f.init}
+        if unknown := changes.keys() - known:
+            raise InvalidSetting("options", ", ".join(sorted(unknown)), f"known are {', '.join(sorted(known))}")
+        return replace(self, **changes)
+
+    def terms(self, name: str) -> Terms:
+        """Of runs that are started here and now."""
+        parent_id, root_id = family()
+        return Terms(
+            name,
+            self.queue,
+            self.priority,
+            self.packed_retry,
+            self.packed_tags,
+            self.timeout,  # type: ignore[arg-type]  # timedeltas since __post_init__
+            self.delay if self.debounce is None else self.debounce,  # type: ignore[arg-type]  # likewise
+            self.at,
+            self.expires,  # type: ignore[arg-type]  # likewise
+            self.deadline,  # type: ignore[arg-type]  # likewise
+            None if self.limit_by is None else self.per_key or 1,
+            parent_id,
+            root_id,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One start of `start_many`, when its arguments alone do not say it all."""
+
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def checked_text(setting: str, value: Any, longest: int) -> str:
+    """A name as the tables take it: some text, not too long, nothing unprintable."""
+    if not isinstance(value, str) or not value or not value.isprintable():
+        raise InvalidSetting(setting, value, "must be some printable text")
+    if len(value.encode()) > longest:
+        raise InvalidSetting(setting, value, f"must not be longer than {longest} bytes")
+    return value
+
+
+def _positive(setting: str, value: Duration, *, zero: bool) -> timedelta:
+    length = duration(value, setting=setting)
+    if not length and not zero:
+        raise InvalidSetting(setting, value, "must be more than nothing")
+    return length
+
+
+def _packed_tags(tags: Mapping[str, Any]) -> bytes:
+    if not isinstance(tags, Mapping) or not all(isinstance(name, str) for name in tags):
+        raise InvalidSetting("tags", tags, "a mapping of names to JSON values")
+    packed = encode(dict(tags), where="tags")
+    if len(packed) > _LARGEST_TAGS:
+        raise NotEncodable("tags", f"they take {len(packed)} bytes, and {_LARGEST_TAGS} is the limit")
+    return packed

@@ -1,0 +1,72 @@
+"""`Queue`: a handle on one queue, to limit, pause and look at it while it is in use."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Protocol
+
+from stepwell.model.errors import InvalidSetting
+from stepwell.model.queue import Limits, QueueInfo
+from stepwell.model.rate import Rate
+
+Kept = Literal["as it is"]
+AS_IT_IS: Kept = "as it is"
+
+
+class Desk(Protocol):
+    """What a queue's handle asks of the system."""
+
+    async def set_limits(self, queue: str, limits: Limits, sets: set[str]) -> None: ...
+    async def pause_queue(self, queue: str, by: str) -> None: ...
+    async def resume_queue(self, queue: str) -> bool: ...
+    async def queues(self, name: str | None = None) -> list[QueueInfo]: ...
+
+
+class OpenedDesk(Protocol):
+    @property
+    def desk(self) -> Desk: ...
+
+
+class Queue:
+    """One queue, by name. What is set holds for all workers, from their next claim on."""
+
+    def __init__(self, app: OpenedDesk, name: str) -> None:
+        self._app = app
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.name}>"
+
+    async def set(
+        self,
+        *,
+        concurrency: int | Kept | None = AS_IT_IS,
+        rate: str | Kept | None = AS_IT_IS,
+        per_key: int | Kept | None = AS_IT_IS,
+    ) -> None:
+        """Limit it; None lifts a limit.
+
+        `concurrency` bounds how many of its runs are running, `rate` ("100/s", "500/min") how many are begun in any
+        such time, `per_key` how many with the same limit key are running: on all workers together.
+        """
+        given: dict[str, Any] = {"concurrency": concurrency, "rate": rate, "per_key": per_key}
+        sets = {name: value for name, value in given.items() if value != AS_IT_IS}
+        for name in ("concurrency", "per_key"):
+            value = sets.get(name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                raise InvalidSetting(name, value, "at least 1, or None for no limit; to stop it, pause it")
+        if sets.get("rate") is not None:
+            sets["rate"] = Rate.of(sets["rate"])
+        await self._app.desk.set_limits(self.name, Limits(**sets), set(sets))
+
+    async def pause(self, by: str = "") -> None:
+        """Nothing more of it is claimed. What is running goes on."""
+        await self._app.desk.pause_queue(self.name, by)
+
+    async def resume(self) -> bool:
+        """Whether it was paused."""
+        return await self._app.desk.resume_queue(self.name)
+
+    async def info(self) -> QueueInfo:
+        """Its settings and counts. A queue that nobody has used or set is an empty one."""
+        found = await self._app.desk.queues(self.name)
+        return found[0] if found else QueueInfo(self.name, Limits(), None, None, 0, 0, None, 0)

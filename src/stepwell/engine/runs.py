@@ -196,6 +196,7 @@ async def claim_limited(tx: Tx, wanted: Wanted, claim_id: ClaimId) -> ClaimedLim
         worker=wanted.worker,
         names=wanted.names,
         limit=wanted.limit,
+        alone=wanted.alone,
         keys=KEYS,
         claim_id=claim_id,
     )

@@ -37,8 +37,8 @@ class DirectLink:
         wanted = Wanted(self._identity.id, self._identity.queues, self._names, limit, alone)
         return await self._dispatch.claim(wanted, claim_id)
 
-    async def claim_limited(self, claim_id: ClaimId, limit: int) -> ClaimedLimited:
-        wanted = Wanted(self._identity.id, self._identity.queues, self._names, limit, alone=False)
+    async def claim_limited(self, claim_id: ClaimId, limit: int, *, alone: bool) -> ClaimedLimited:
+        wanted = Wanted(self._identity.id, self._identity.queues, self._names, limit, alone)
         return await self._dispatch.claim_limited(wanted, claim_id)
 
     async def exchange(self, completed: Sequence[Completion], order: Order) -> Exchanged:

@@ -205,7 +205,7 @@ class Lanes:
         claimed = ClaimedLimited([], 0.0)  # if it fails: again, as soon as it can be asked
         try:
             async with self._asking(claim_id, limit):
-                claimed = await self._link.claim_limited(claim_id, limit)
+                claimed = await self._link.claim_limited(claim_id, limit, alone=not self._attempts.alone)
         finally:
             if claimed.again is not None:
                 self._limited_at = min(self._limited_at, now() + claimed.again)

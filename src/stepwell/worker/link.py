@@ -22,7 +22,7 @@ class Link(Protocol):
         """Up to `limit` runs that this worker can run, now its own; one that must be alone only if `alone`."""
         ...
 
-    async def claim_limited(self, claim_id: ClaimId, limit: int) -> ClaimedLimited:
+    async def claim_limited(self, claim_id: ClaimId, limit: int, *, alone: bool) -> ClaimedLimited:
         """The same, of work that is limited: of which there may be more than anyone may claim now."""
         ...
 

@@ -147,6 +147,16 @@ with recursive locked as materialized (
      where l.claims = (select q.claims from stepwell.queues q where q.name = l.name)
 ), room as materialized (
     select c.*, greatest(0, least(:limit, c.places, c.uses)) as size from counted c
+), lone as materialized (
+    select r.id
+      from stepwell.runs r
+     where r.alone
+       and :alone::boolean
+       and r.state like 'pending' -- not `=`, which would offer the index of all that is pending
+       and r.queue = any(array(select o.name from room o where o.size > 0 and (o.capped or r.limit_key is not null)))
+       and r.name = any(:names::text[])
+     order by r.failures, r.id
+     limit 1
 ), turn (queue, last_key, number, key, lap) as (
     select o.name, o.last_key, 1, (select r.limit_key from stepwell.runs r
                                     where r.state = 'pending' and r.limit_key is not null and r.queue = o.name
@@ -180,7 +190,7 @@ with recursive locked as materialized (
               and r.limit_key is not null
               and r.queue = t.queue
               and r.limit_key = t.key
-              and not r.alone
+              and (not r.alone or r.id = (select l.id from lone l))
               and r.name = any(:names::text[])
               and (r.expires_at is null or r.expires_at > stepwell.now())
             order by r.limit_key, r.priority, r.id
@@ -204,7 +214,7 @@ with recursive locked as materialized (
               and r.limit_key is null
               and r.queue = o.name
               and o.capped
-              and not r.alone
+              and (not r.alone or r.id = (select l.id from lone l))
               and r.name = any(:names::text[])
               and (r.expires_at is null or r.expires_at > stepwell.now())
             order by r.priority, r.id

@@ -30,8 +30,11 @@ class Made:
     claim: Claim
 
 
+OWN = ("key", "digest", "limit_key", "unique_key", "debounce_key")
+
+
 def a_start(name: str = "tests.task", **changes: Any) -> Start:
-    own = {field: changes.pop(field) for field in ("key", "digest") if field in changes}
+    own = {field: changes.pop(field) for field in OWN if field in changes}
     input = changes.pop("input", b'{"n": 1}')
     retry = msgspec.json.encode(changes.pop("retry", Retry()).packed())
     return Start(new_run_id(), input, Terms(name, retry=retry, **changes), **own)

@@ -15,7 +15,7 @@ TOUR = (ROOT / "docs" / "tour.md").read_text(encoding="utf-8")
 SEVEN = [
     "client.py",
     "engine/runs.py",
-    "store/sql/runs.sql",
+    "store/sql/claims.sql",
     "dispatch/postgres.py",
     "worker/worker.py",
     "worker/run_task.py",

@@ -10,6 +10,7 @@ from stepwell.model.errors import (
     DuplicateName,
     InvalidSetting,
     KeyConflict,
+    NewerCheckpoint,
     NotDecodable,
     NotEncodable,
     NotFinished,
@@ -26,11 +27,14 @@ from stepwell.model.errors import (
     UsageError,
     WrongUse,
 )
+from stepwell.model.explanation import Cause, Explanation, Why
+from stepwell.model.notes import LogLine, Progress, Usage
 from stepwell.model.queue import Limits, QueueInfo
 from stepwell.model.raised import Fatal, RunError, Snooze
 from stepwell.model.retry import Retry
 from stepwell.model.run import Attempt, Error, Page, Reason, RunInfo
 from stepwell.model.states import State
+from stepwell.model.worker import Sample, WorkerInfo
 from stepwell.options import Call
 from stepwell.queue import Queue
 from stepwell.sync import InEventLoop
@@ -40,20 +44,25 @@ __all__ = [
     "App",
     "Attempt",
     "Call",
+    "Cause",
     "ClaimLost",
     "DuplicateName",
     "Error",
+    "Explanation",
     "Fatal",
     "InEventLoop",
     "InvalidSetting",
     "KeyConflict",
     "Limits",
+    "LogLine",
+    "NewerCheckpoint",
     "NotDecodable",
     "NotEncodable",
     "NotFinished",
     "NotFound",
     "NotInARun",
     "Page",
+    "Progress",
     "Queue",
     "QueueInfo",
     "Reason",
@@ -65,6 +74,7 @@ __all__ = [
     "RunFailed",
     "RunInfo",
     "RunUnsuccessful",
+    "Sample",
     "SchemaError",
     "Snooze",
     "State",
@@ -74,7 +84,10 @@ __all__ = [
     "Task",
     "Unavailable",
     "UnknownName",
+    "Usage",
     "UsageError",
+    "Why",
+    "WorkerInfo",
     "WrongUse",
     "current",
 ]

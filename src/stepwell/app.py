@@ -15,9 +15,10 @@ from uuid import UUID
 from weakref import WeakKeyDictionary
 
 from stepwell.beside import beside
+from stepwell.capture import checked_level
 from stepwell.client import Client
 from stepwell.codec import decode
-from stepwell.config import settings
+from stepwell.config import KEEP, settings
 from stepwell.definition import (
     Definitions,
     ExecutorName,
@@ -41,7 +42,8 @@ from stepwell.model.queue import QueueInfo
 from stepwell.model.retry import DEFAULT, Retry
 from stepwell.model.run import Filter, Kind, Page
 from stepwell.model.states import State
-from stepwell.options import LimitBy, Options, checked_text
+from stepwell.model.worker import WorkerInfo
+from stepwell.options import Keeping, LimitBy, Options, checked_text
 from stepwell.queue import Desk, Queue
 from stepwell.services.due import Due
 from stepwell.services.partitions import Partitions
@@ -53,6 +55,7 @@ from stepwell.store.statements import checked_schema
 from stepwell.sync import Portal
 from stepwell.telemetry import Telemetry
 from stepwell.version import VERSION
+from stepwell.within import Within
 from stepwell.worker.attempts import Bodies
 from stepwell.worker.direct import DirectLink
 from stepwell.worker.worker import Worker
@@ -97,13 +100,17 @@ class App:
         home: str | os.PathLike[str] | None = None,
         schema: str | None = None,
         lease: Duration | None = None,
+        keep: Duration | None = KEEP,
+        pooler: bool | None = None,
+        capture_logs: str | int | None = "INFO",
         migrate: bool = True,
     ) -> None:
-        self.settings = settings(dsn, home=home, schema=schema, lease=lease)
+        self.settings = settings(dsn, home=home, schema=schema, lease=lease, keep=keep, pooler=pooler)
         checked_schema(self.settings.schema)
         self.definitions = Definitions()
         self.telemetry = Telemetry()
         self.portal = Portal(self)
+        self._capture = checked_level(capture_logs)
         self._may_migrate = migrate
         self._openings: dict[asyncio.AbstractEventLoop, Opening] = {}
         self._doors: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
@@ -127,10 +134,12 @@ class App:
         timeout: Duration | None = None,
         expires: Duration | None = None,
         deadline: Duration | None = None,
+        heartbeat: Duration | None = None,
         executor: ExecutorName | None = None,
         limit_by: LimitBy | None = None,
         per_key: int | None = None,
         unique: bool | None = None,
+        keep: Keeping | None = None,
         tags: Mapping[str, Any] | None = None,
     ) -> TaskDecorator: ...
     def task(
@@ -144,16 +153,18 @@ class App:
         timeout: Duration | None = None,
         expires: Duration | None = None,
         deadline: Duration | None = None,
+        heartbeat: Duration | None = None,
         executor: ExecutorName | None = None,
         limit_by: LimitBy | None = None,
         per_key: int | None = None,
         unique: bool | None = None,
+        keep: Keeping | None = None,
         tags: Mapping[str, Any] | None = None,
     ) -> Any:
         """Register a function as a task. `async def` runs on the worker's loop, `def` in a thread."""
         options = Options(
             queue=queue, priority=priority, retry=retry, timeout=timeout, expires=expires, deadline=deadline,
-            limit_by=limit_by, per_key=per_key, unique=unique, tags=tags,
+            limit_by=limit_by, per_key=per_key, unique=unique, keep=keep, tags=tags,
         )  # fmt: skip
 
         def register(fn: Callable[..., Any]) -> Task[..., Any]:
@@ -161,7 +172,9 @@ class App:
             place = checked_executor(fn, executor)
             if place == "process" and (reason := importable(fn)):
                 raise InvalidSetting("executor", "process", reason)
-            task: Task[..., Any] = Task(self, fn, name=name or name_of(fn), options=options, executor=place)
+            task: Task[..., Any] = Task(
+                self, fn, name=name or name_of(fn), options=options, executor=place, heartbeat=heartbeat
+            )
             self.definitions.add(task)
             return task
 
@@ -222,6 +235,10 @@ class App:
         """Every queue that has settings or live runs."""
         return await self._opening.client.queues()
 
+    async def workers(self, ids: Sequence[UUID] | None = None) -> list[WorkerInfo]:
+        """Live workers first, then those that left or were lost in the last day; or those with these ids."""
+        return await self._opening.client.workers(ids)
+
     # -- running
 
     async def __aenter__(self) -> Self:
@@ -247,10 +264,10 @@ class App:
                 await asyncio.to_thread(self._let_go)
 
     async def _open(self) -> Opening:
-        dsn = self.settings.dsn
+        dsn, pooler = self.settings.dsn, self.settings.pooler
         if dsn is None:
-            dsn = await asyncio.to_thread(self._embedded_dsn)
-        database = Database(dsn, self.settings.schema)
+            dsn, pooler = await asyncio.to_thread(self._embedded_dsn), False
+        database = Database(dsn, self.settings.schema, pooler=pooler)
         try:
             await database.open()
             if self._may_migrate:
@@ -286,7 +303,8 @@ class App:
             raise InvalidSetting("slots", slots, "at least 1")
         patience = duration(grace, setting="grace").total_seconds()
         async with self, _executors(slots) as executors:
-            worker, services = self._hire(_identity(queues, slots, name), executors)
+            who = _identity(queues, slots, name, sorted(self.definitions.tasks))
+            worker, services = self._hire(who, executors)
             async with beside(services.run()), beside(worker.run(), may_end=True):
                 try:
                     yield worker
@@ -298,13 +316,23 @@ class App:
         opening, lease, tasks = self._opening, self.settings.lease, self.definitions.tasks
         database, dispatch = opening.database, opening.dispatch
         link = DirectLink(database, dispatch, who, names=sorted(tasks), lease=lease)
-        worker = Worker(link, Bodies(tasks, executors), self.telemetry, slots=who.slots, lease=lease)
-        parts = (Due(database, dispatch), Reaper(database, dispatch, self.telemetry), Partitions(database))
+        worker = Worker(
+            link, Bodies(tasks, executors), self.telemetry, slots=who.slots, lease=lease, capture=self._capture
+        )
+        parts = (
+            Due(database, dispatch),
+            Reaper(database, dispatch, self.telemetry),
+            Partitions(database, keep=self.settings.keep),
+        )
         return worker, Services(database, self.telemetry, parts, worker=who.id, lease=lease)
 
     @property
     def door(self) -> Door:
         return self._opening.client
+
+    def within(self, tx: object) -> Within:
+        """The verbs in a transaction of yours. The app need not be open for them."""
+        return Within(tx, self.settings.schema)
 
     @property
     def desk(self) -> Desk:
@@ -341,10 +369,10 @@ async def _executors(slots: int) -> AsyncIterator[Mapping[str, Executor]]:
             await executor.close()
 
 
-def _identity(queues: Sequence[str] | None, slots: int, name: str | None) -> Identity:
+def _identity(queues: Sequence[str] | None, slots: int, name: str | None, names: Sequence[str]) -> Identity:
     host, pid = socket.gethostname(), os.getpid()
     served = None if queues is None else [checked_text("queue", queue, 100) for queue in queues]
-    return Identity(new_worker_id(), name or f"{host}:{pid}", host, pid, VERSION, served, slots)
+    return Identity(new_worker_id(), name or f"{host}:{pid}", host, pid, VERSION, served, slots, names)
 
 
 def _page_end(after: UUID | str | None) -> UUID | None:

@@ -11,13 +11,17 @@ from typing import TypeVar
 from uuid import UUID
 
 from stepwell.dispatch.base import Channel, Dispatch
-from stepwell.engine import queues, reads, runs
+from stepwell.engine import explain, notes, queues, reads, runs, workers
 from stepwell.garbage import uncollected
-from stepwell.model.errors import InvalidSetting, KeyConflict, Unavailable
+from stepwell.many import Many
+from stepwell.model.errors import InvalidSetting, Unavailable
+from stepwell.model.explanation import Explanation
 from stepwell.model.ids import RunId, new_run_id
+from stepwell.model.notes import LogLine, Progress
 from stepwell.model.queue import Limits, QueueInfo
 from stepwell.model.run import Attempt, Filter, Finished, Page, RunInfo
-from stepwell.model.start import Start
+from stepwell.model.start import Start, first_by_key
+from stepwell.model.worker import WorkerInfo
 from stepwell.starting import Starting
 from stepwell.store.pool import Database
 from stepwell.waiting import Waiting
@@ -44,6 +48,7 @@ class Client:
         self._database = database
         self._dispatch = dispatch
         self._waiting = Waiting(database, dispatch)
+        self.many = Many(database, dispatch, self._patiently)
         self._starting = Starting(self._start_all, patience=PATIENCE)
 
     async def close(self) -> None:
@@ -83,10 +88,7 @@ class Client:
 
     async def _start_unique(self, starts: Sequence[Start]) -> list[RunId]:
         """Starts with the same key lead to the same run."""
-        first: dict[str, Start] = {}
-        for start in starts:
-            if start.key is not None and first.setdefault(start.key, start).digest != start.digest:
-                raise KeyConflict(start.key, first[start.key].id)
+        first = first_by_key(starts)
         if not first:
             return await self._start_all(starts)
         unique = [each for each in starts if each.key is None or first[each.key] is each]
@@ -189,10 +191,26 @@ class Client:
     async def attempts(self, run_id: UUID) -> list[Attempt]:
         return await self._patiently(lambda _again: reads.attempts(self._database, run_id))
 
+    async def progress(self, run_id: UUID) -> list[Progress]:
+        return await self._patiently(lambda _again: notes.progress(self._database, run_id))
+
+    async def logs(self, run_id: UUID, *, attempt: int | None = None) -> list[LogLine]:
+        return await self._patiently(lambda _again: notes.logs(self._database, run_id, attempt=attempt))
+
     async def runs(self, which: Filter, *, limit: int, after: UUID | None) -> Page:
         return await self._patiently(lambda _again: reads.page(self._database, which, limit=limit, after=after))
 
-    # -- queues
+    async def explain(self, run_id: UUID) -> Explanation:
+        async def ask(_again: bool) -> Explanation:
+            async with self._database.transaction() as tx:
+                return await explain.explanation(tx, run_id)
+
+        return await self._patiently(ask)
+
+    # -- queues and workers
+
+    async def workers(self, ids: Sequence[UUID] | None = None) -> list[WorkerInfo]:
+        return await self._patiently(lambda _again: workers.seen(self._database, ids))
 
     async def set_limits(self, queue: str, limits: Limits, sets: set[str]) -> None:
         await self._patiently(lambda _again: queues.set_limits(self._database, queue, limits, sets=sets))

@@ -12,6 +12,8 @@ from stepwell.model.duration import Duration, duration
 from stepwell.model.errors import InvalidSetting
 
 SHORTEST_LEASE = timedelta(milliseconds=500)
+KEEP = "30d"
+_ANSWERS = {"": None, "auto": None, "1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,10 @@ class Settings:
     home: Path
     schema: str
     lease: timedelta
+    keep: timedelta | None
+    """How long finished runs are kept; None, for ever."""
+    pooler: bool | None
+    """Whether a pooler lends sessions for a transaction only; None, it is found out."""
 
 
 def settings(
@@ -29,6 +35,8 @@ def settings(
     home: str | os.PathLike[str] | None = None,
     schema: str | None = None,
     lease: Duration | None = None,
+    keep: Duration | None = KEEP,
+    pooler: bool | None = None,
 ) -> Settings:
     chosen_lease: Duration = lease if lease is not None else os.environ.get("STEPWELL_LEASE", "30s")
     if isinstance(chosen_lease, str) and chosen_lease.replace(".", "", 1).isdigit():
@@ -42,7 +50,28 @@ def settings(
         home=Path(home or os.environ.get("STEPWELL_HOME") or ".stepwell").absolute(),
         schema=schema or os.environ.get("STEPWELL_SCHEMA") or "stepwell",
         lease=held,
+        keep=_kept(keep),
+        pooler=_pooler() if pooler is None else pooler,
     )
+
+
+def _pooler() -> bool | None:
+    given = os.environ.get("STEPWELL_POOLER", "").lower()
+    if given not in _ANSWERS:
+        raise InvalidSetting("pooler", given, "1 if there is one, 0 if there is none; without it, it is found out")
+    return _ANSWERS[given]
+
+
+def _kept(keep: Duration | None) -> timedelta | None:
+    given = os.environ.get("STEPWELL_KEEP", KEEP) if keep == KEEP else keep
+    if given is None or given == "forever":
+        return None
+    kept = duration(given, setting="keep")
+    if kept < timedelta(days=1):
+        raise InvalidSetting(
+            "keep", given, "at least a day, since finished runs leave by the day; None keeps them for ever"
+        )
+    return kept
 
 
 def _checked_dsn(dsn: str | None) -> str | None:

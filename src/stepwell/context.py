@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from math import isfinite
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
 import msgspec
 
-from stepwell.model.errors import UsageError
+from stepwell.checkpoints import Checkpoint, Shelf
+from stepwell.codec import encode
+from stepwell.model.errors import InvalidSetting, NotEncodable, UsageError
 from stepwell.model.ids import ClaimId, RunId
+from stepwell.model.notes import Noted, Usage
 from stepwell.model.run import Claim
+from stepwell.own_tx import OwnTx, own_tx
+
+_LONGEST_STEP, _LARGEST_DETAIL = 200, 10_000
 
 
 @dataclass(eq=False)
@@ -26,6 +35,31 @@ class Running:
 
     claim: Claim
     cancelled: bool = field(default=False)
+    inside: Inside | None = None
+    """Where it says how far it is."""
+    noted: Noted | None = None
+    """What it has said, once it has said something."""
+    alive_at: float = 0.0
+    """When it last gave a sign of life; monotonic, and 0 before the first."""
+    tx: OwnTx | None = None
+    """Where its writes are kept, if it has opened one."""
+
+
+class Inside(Shelf, Protocol):
+    """What whoever runs a body does for it meanwhile. All but the checkpoints: from any thread, and at once."""
+
+    capture: int | None
+    """The level from which on its log lines are kept; None: none are."""
+
+    def alive(self, here: Running) -> None: ...
+
+    def progress(self, here: Running, step: str, done: float, total: float | None, detail: bytes | None) -> None: ...
+
+    def line(self, here: Running, level: str, logger: str, message: str) -> None: ...
+
+    def leave_out(self, here: Running, lines: int) -> None:
+        """So many more lines were written than there was room for."""
+        ...
 
 
 running: ContextVar[Running | None] = ContextVar("stepwell.running", default=None)
@@ -65,6 +99,36 @@ class Current:
         return _here().cancelled
 
     @property
+    def checkpoint(self) -> Checkpoint:
+        """What this run's body saved last, in this attempt or an earlier one."""
+        here, inside = _inside()
+        return Checkpoint(inside, here.claim, alive=lambda: inside.alive(here))
+
+    def progress(
+        self, step: str, *, done: float, total: float | None = None, detail: Mapping[str, Any] | None = None
+    ) -> None:
+        """Say how far this step is: the last word counts. Never waits, and is a sign of life."""
+        here, inside = _inside()
+        if not isinstance(step, str) or not step.isprintable() or not 0 < len(step.encode()) <= _LONGEST_STEP:
+            raise InvalidSetting("progress(step)", step, f"some printable text of up to {_LONGEST_STEP} bytes")
+        packed = None if detail is None else encode(dict(detail), where="progress(detail)")
+        if packed is not None and len(packed) > _LARGEST_DETAIL:
+            raise NotEncodable("progress(detail)", f"it takes {len(packed)} bytes, and {_LARGEST_DETAIL} is the limit")
+        whole = None if total is None else _number("progress(total)", total)
+        inside.alive(here)
+        inside.progress(here, step, _number("progress(done)", done), whole, packed)
+
+    def heartbeat(self) -> None:
+        """A sign of life, for a task with heartbeat=: it does not hang. Never waits."""
+        here, inside = _inside()
+        inside.alive(here)
+
+    def tx(self) -> AbstractAsyncContextManager[Any]:
+        """An asyncpg connection in a transaction. What is written in it and the run's completion commit together,
+        after the body has returned; or neither does, if it raises or its claim is lost."""
+        return own_tx(_here())
+
+    @property
     def _claim(self) -> Claim:
         return _here().claim
 
@@ -74,6 +138,29 @@ def _here() -> Running:
     if here is None:
         raise NotInARun
     return here
+
+
+def _inside() -> tuple[Running, Inside]:
+    here = _here()
+    if here.inside is None:
+        raise NotInARun
+    return here, here.inside
+
+
+def _number(setting: str, value: float) -> float:
+    try:
+        if not isinstance(value, bool) and isfinite(number := float(value)):
+            return number
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise InvalidSetting(setting, value, "a number")
+
+
+def measured(usage: Usage) -> None:
+    """What the attempt here took, for whoever settles it."""
+    here = running.get()
+    if here is not None:
+        here.claim.usage = usage
 
 
 def family() -> tuple[UUID | None, UUID | None]:
@@ -94,6 +181,7 @@ class _Carried(msgspec.Struct, array_like=True):
     key: str | None
     tags: str | None
     root_id: UUID | None
+    capture: int | None
 
 
 def carried() -> str | None:
@@ -103,20 +191,25 @@ def carried() -> str | None:
         return None
     claim = here.claim
     tags = None if claim.tags is None else claim.tags.decode()
-    told = _Carried(claim.id, claim.name, claim.queue, claim.attempt, claim.key, tags, claim.root_id)
+    capture = None if here.inside is None else here.inside.capture
+    told = _Carried(claim.id, claim.name, claim.queue, claim.attempt, claim.key, tags, claim.root_id, capture)
     return msgspec.json.encode(told).decode()
 
 
-def carry_on(told: str | None) -> None:
+def carry_on(told: str | None, inside: Inside | None = None) -> Running | None:
     """Let `current` tell here what it told there."""
     if told is None:
         running.set(None)
-        return
+        return None
     run = msgspec.json.decode(told, type=_Carried)
     claim = Claim.bare(RunId(run.run_id), ClaimId(UUID(int=0)), run.queue, run.attempt)
     claim.name, claim.key, claim.root_id = run.name, run.key, run.root_id
     claim.tags = None if run.tags is None else run.tags.encode()
-    running.set(Running(claim))
+    if inside is not None:
+        inside.capture = run.capture
+    here = Running(claim, inside=inside)
+    running.set(here)
+    return here
 
 
 current = Current()

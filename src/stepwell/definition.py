@@ -19,13 +19,14 @@ import msgspec
 
 from stepwell.codec import Signature, encode_call
 from stepwell.garbage import uncollected
-from stepwell.handle import Opened, Run, SyncRun
+from stepwell.handle import Door, Opened, Run, SyncRun, Within
 from stepwell.model.duration import Duration
 from stepwell.model.errors import DuplicateName, InvalidSetting, UnknownName, WrongUse
 from stepwell.model.ids import new_run_id
 from stepwell.model.retry import Retry
 from stepwell.model.start import Start, Terms
-from stepwell.options import LONGEST_NAME, Call, Options, checked_text
+from stepwell.options import LONGEST_NAME, Call, Keeping, Options, checked_text, positive
+from stepwell.sync import Portal
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -64,12 +65,21 @@ class Definition(Generic[R]):
 
     async def _start_one(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run[R]:
         start = self._start(args, kwargs, self._options, self._options.terms(self.name))
-        return self._run(start, await self._app.door.start(start))
+        return self._run(start, await self._door.start(start))
+
+    @property
+    def _door(self) -> Door | Within:
+        return self._app.door if self._options.tx is None else self._options.tx
+
+    def _changed(self, changes: Mapping[str, Any]) -> Options:
+        if changes.get("tx") is None:
+            return self._options.changed(changes)
+        return self._options.changed({**changes, "tx": self._app.within(changes["tx"])})
 
     async def start_many(self, calls: Iterable[tuple[Any, ...] | Call]) -> list[Run[R]]:
         """Start many runs, all of them or none. A call is a tuple of arguments, or a Call for more."""
         calls = calls if isinstance(calls, Sized) else list(calls)
-        started = await self._app.door.start_many(self._starts(calls), len(calls))
+        started = await self._door.start_many(self._starts(calls), len(calls))
         with uncollected():
             return [self._run(start, run_id) for start, run_id in started]
 
@@ -80,6 +90,8 @@ class Definition(Generic[R]):
                 yield self._start(call, {}, options, terms)
             elif not isinstance(call, Call):
                 raise InvalidSetting("start_many", call, "each call is a tuple of arguments or a Call")
+            elif "tx" in call.options:
+                raise InvalidSetting("tx", "in a Call", "all are started in one: .options(tx=…).start_many(…)")
             elif call.options:
                 own = options.changed(call.options)
                 yield self._start(call.args, dict(call.kwargs), own, own.terms(self.name))
@@ -101,7 +113,7 @@ class Named(Definition[Any]):
         return input
 
     def options(self, **changes: Any) -> Named:
-        return Named(self._app, self.name, self._options.changed(changes), self._signature)
+        return Named(self._app, self.name, self._changed(changes), self._signature)
 
     async def start(self, *args: Any, **kwargs: Any) -> Run[Any]:
         return await self._start_one(args, kwargs)
@@ -119,10 +131,12 @@ class Task(Definition[R], Generic[P, R]):
         options: Options,
         executor: ExecutorName,
         signature: Signature | None = None,
+        heartbeat: Duration | None = None,
     ) -> None:
         super().__init__(app, name, options)
         self.fn = fn
         self.executor: ExecutorName = executor
+        self.heartbeat = None if heartbeat is None else positive("heartbeat", heartbeat)
         self.signature = signature or Signature(fn, name=name)
         self.__doc__ = fn.__doc__
         self.__wrapped__ = fn
@@ -143,18 +157,23 @@ class Task(Definition[R], Generic[P, R]):
         deadline: Duration | None = None,
         unique: bool | str | None = None,
         debounce: Duration | None = None,
+        keep: Keeping | None = None,
         tags: Mapping[str, Any] | None = None,
+        tx: object = None,
     ) -> Task[P, R]:
-        """The same task with other options for what is started through it."""
+        """The same task with other options for what is started through it.
+
+        With `tx`, a connection of yours, a run exists if and only if its transaction commits.
+        """
         given = {
             "key": key, "priority": priority, "delay": delay, "at": at, "queue": queue, "retry": retry,
             "timeout": timeout, "expires": expires, "deadline": deadline, "unique": unique, "debounce": debounce,
-            "tags": tags,
+            "keep": keep, "tags": tags, "tx": tx,
         }  # fmt: skip
         changes = {name: value for name, value in given.items() if value is not None}
         return Task(
-            self._app, self.fn, name=self.name, options=self._options.changed(changes), executor=self.executor,
-            signature=self.signature,
+            self._app, self.fn, name=self.name, options=self._changed(changes), executor=self.executor,
+            signature=self.signature, heartbeat=self.heartbeat,
         )  # fmt: skip
 
     async def start(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
@@ -189,10 +208,14 @@ class SyncTask(Generic[P, R]):
         self._portal = task._app.portal
 
     def start(self, *args: P.args, **kwargs: P.kwargs) -> SyncRun[R]:
-        return SyncRun(self._portal.call(lambda: self._task.start(*args, **kwargs)))
+        return SyncRun(self._caller.call(lambda: self._task.start(*args, **kwargs)))
 
     def start_many(self, calls: Iterable[tuple[Any, ...] | Call]) -> list[SyncRun[R]]:
-        return [SyncRun(run) for run in self._portal.call(lambda: self._task.start_many(calls))]
+        return [SyncRun(run) for run in self._caller.call(lambda: self._task.start_many(calls))]
+
+    @property
+    def _caller(self) -> Portal | Within:
+        return self._portal if self._task._options.tx is None else self._task._options.tx
 
 
 class Definitions:

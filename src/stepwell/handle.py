@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Generic, Protocol, TypeVar, cast
 from uuid import UUID
 
 from stepwell.model.duration import Duration, duration
 from stepwell.model.errors import RunCancelled, RunExpired, RunFailed, WrongUse
+from stepwell.model.explanation import Explanation
 from stepwell.model.ids import RunId
+from stepwell.model.notes import LogLine, Progress
 from stepwell.model.run import Attempt, Finished, RunInfo
 from stepwell.model.start import Start
 from stepwell.model.states import State
 from stepwell.sync import Portal
 
 R = TypeVar("R")
+T = TypeVar("T")
 Decode = Callable[[bytes], Any]
 
 
@@ -30,6 +33,22 @@ class Door(Protocol):
     async def cancel(self, run_id: UUID) -> None: ...
     async def retry(self, run_id: UUID) -> RunId: ...
     async def attempts(self, run_id: UUID) -> list[Attempt]: ...
+    async def progress(self, run_id: UUID) -> list[Progress]: ...
+    async def logs(self, run_id: UUID, *, attempt: int | None) -> list[LogLine]: ...
+    async def explain(self, run_id: UUID) -> Explanation: ...
+
+
+class Within(Protocol):
+    """The verbs that can be part of a transaction of the user's."""
+
+    async def start(self, start: Start) -> RunId: ...
+    async def start_many(self, starts: Iterator[Start], count: int) -> list[tuple[Start, RunId]]: ...
+    async def id_by_key(self, key: str) -> UUID: ...
+    async def cancel(self, run_id: UUID) -> None: ...
+
+    def call(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """For blocking code: the result of the verb that `make` makes, in the caller's thread."""
+        ...
 
 
 class Opened(Protocol):
@@ -40,6 +59,10 @@ class Opened(Protocol):
 
     @property
     def portal(self) -> Portal: ...
+
+    def within(self, tx: object) -> Within:
+        """InvalidSetting if it is no connection that we know."""
+        ...
 
     def decode_result(self, name: str, data: bytes) -> Any: ...
 
@@ -94,9 +117,15 @@ class Run(Generic[R]):
     async def info(self) -> RunInfo:
         return await self._app.door.info(await self._known_id())
 
-    async def cancel(self) -> None:
-        """Finish it as cancelled, now. A body that is running is told, and its result refused."""
-        await self._app.door.cancel(await self._known_id())
+    async def cancel(self, *, tx: object = None) -> None:
+        """Finish it as cancelled, now, or when the transaction `tx` commits. A body that is running is told, and its
+        result refused."""
+        if tx is None:
+            await self._app.door.cancel(await self._known_id())
+            return
+        within = self._app.within(tx)
+        # Not remembered: a key that was taken in this transaction may yet be another's.
+        await within.cancel(self.id if self._id is not None or self.key is None else await within.id_by_key(self.key))
 
     async def retry(self) -> Run[R]:
         """A new run of the same definition with the same input. Only of a finished run."""
@@ -105,6 +134,18 @@ class Run(Generic[R]):
     async def attempts(self) -> list[Attempt]:
         """Every attempt so far, the one under way included."""
         return await self._app.door.attempts(await self._known_id())
+
+    async def progress(self) -> list[Progress]:
+        """How far it is, step by step, as its body last said."""
+        return await self._app.door.progress(await self._known_id())
+
+    async def logs(self, attempt: int | None = None) -> list[LogLine]:
+        """What its body wrote to its loggers, in one attempt or in all: the last 10,000 lines."""
+        return await self._app.door.logs(await self._known_id(), attempt=attempt)
+
+    async def explain(self) -> Explanation:
+        """Why it is where it is: what it waits for, who runs it, or how it ended."""
+        return await self._app.door.explain(await self._known_id())
 
     async def _known_id(self) -> UUID:
         if self._id is None and self.key is not None:
@@ -152,11 +193,21 @@ class SyncRun(Generic[R]):
     def info(self) -> RunInfo:
         return self._portal.call(self._run.info)
 
-    def cancel(self) -> None:
-        self._portal.call(self._run.cancel)
+    def cancel(self, *, tx: object = None) -> None:
+        call = self._portal.call if tx is None else self._run._app.within(tx).call
+        call(lambda: self._run.cancel(tx=tx))
 
     def retry(self) -> SyncRun[R]:
         return SyncRun(self._portal.call(self._run.retry))
 
     def attempts(self) -> list[Attempt]:
         return self._portal.call(self._run.attempts)
+
+    def progress(self) -> list[Progress]:
+        return self._portal.call(self._run.progress)
+
+    def logs(self, attempt: int | None = None) -> list[LogLine]:
+        return self._portal.call(lambda: self._run.logs(attempt))
+
+    def explain(self) -> Explanation:
+        return self._portal.call(self._run.explain)

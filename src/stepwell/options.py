@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -17,6 +17,8 @@ from stepwell.model.retry import DEFAULT, Retry
 from stepwell.model.start import Terms
 
 LimitBy = Callable[..., object]
+Keeping = Literal["none", "forever"]
+KEEPING = ("none", "forever")
 
 LONGEST_NAME, _LONGEST_QUEUE, _LONGEST_KEY, _LARGEST_TAGS = 200, 100, 500, 10_000
 _LONGEST_UNIQUE, _LONGEST_LIMIT_KEY = 250, 200
@@ -39,7 +41,10 @@ class Options:
     debounce: Duration | None = None
     limit_by: LimitBy | None = None
     per_key: int | None = None
+    keep: Keeping | None = None
     tags: Mapping[str, Any] | None = None
+    tx: Any = field(default=None, repr=False, compare=False)
+    """The verbs in a transaction of the user's, where it is to be started in one."""
     packed_retry: bytes = field(init=False, repr=False, default=b"{}")
     packed_tags: bytes | None = field(init=False, repr=False, default=None)
 
@@ -53,10 +58,12 @@ class Options:
             raise InvalidSetting("retry", self.retry, "a Retry(...)")
         for name in ("timeout", "expires", "delay", "deadline", "debounce"):
             if (given := getattr(self, name)) is not None:
-                object.__setattr__(self, name, _positive(name, given, zero=name == "delay"))
+                object.__setattr__(self, name, positive(name, given, zero=name == "delay"))
         self._check_at()
         self._check_unique()
         self._check_limit()
+        if self.keep not in (None, *KEEPING):
+            raise InvalidSetting("keep", self.keep, "'none', 'forever', or None for as long as the rest")
         if self.retry is not DEFAULT:
             object.__setattr__(self, "packed_retry", msgspec.json.encode(self.retry.packed()))
         if self.tags:
@@ -127,6 +134,7 @@ class Options:
             self.expires,  # type: ignore[arg-type]  # likewise
             self.deadline,  # type: ignore[arg-type]  # likewise
             None if self.limit_by is None else self.per_key or 1,
+            self.keep,
             parent_id,
             root_id,
         )
@@ -150,7 +158,8 @@ def checked_text(setting: str, value: Any, longest: int) -> str:
     return value
 
 
-def _positive(setting: str, value: Duration, *, zero: bool) -> timedelta:
+def positive(setting: str, value: Duration, *, zero: bool = False) -> timedelta:
+    """A duration, and not none at all."""
     length = duration(value, setting=setting)
     if not length and not zero:
         raise InvalidSetting(setting, value, "must be more than nothing")

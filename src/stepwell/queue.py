@@ -42,18 +42,22 @@ class Queue:
         concurrency: int | Kept | None = AS_IT_IS,
         rate: str | Kept | None = AS_IT_IS,
         per_key: int | Kept | None = AS_IT_IS,
+        keep: str | None = AS_IT_IS,
     ) -> None:
         """Limit it; None lifts a limit.
 
         `concurrency` bounds how many of its runs are running, `rate` ("100/s", "500/min") how many are begun in any
-        such time, `per_key` how many with the same limit key are running: on all workers together.
+        such time, `per_key` how many with the same limit key are running: on all workers together. `keep` says what
+        becomes of its finished runs: "none" are gone after an hour, "forever" stay.
         """
-        given: dict[str, Any] = {"concurrency": concurrency, "rate": rate, "per_key": per_key}
+        given: dict[str, Any] = {"concurrency": concurrency, "rate": rate, "per_key": per_key, "keep": keep}
         sets = {name: value for name, value in given.items() if value != AS_IT_IS}
         for name in ("concurrency", "per_key"):
             value = sets.get(name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise InvalidSetting(name, value, "at least 1, or None for no limit; to stop it, pause it")
+        if sets.get("keep") not in (None, "none", "forever"):
+            raise InvalidSetting("keep", keep, "'none', 'forever', or None for as long as the rest")
         if sets.get("rate") is not None:
             sets["rate"] = Rate.of(sets["rate"])
         await self._app.desk.set_limits(self.name, Limits(**sets), set(sets))

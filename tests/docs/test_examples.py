@@ -221,6 +221,9 @@ def unknown_in(words: list[str]) -> list[str]:
         return [] if name in " ".join(known) else [name]
     group = click.Context(cli)
     command = cli if name.startswith("-") else cli.get_command(group, name)
+    if isinstance(command, click.Group) and command is not cli and rest:
+        name, *rest = rest
+        command = command.get_command(group, name)
     if command is None:
         return [name]
     options = {option for each in command.get_params(group) for option in (*each.opts, *each.secondary_opts)}

@@ -63,11 +63,13 @@ SPEAK: dict[str, Speak] = {
     "claim_runs": claim_it,
     "claim_limited_runs": claim_limited_it,
     "exchange_runs": exchange_it,
-    "complete_runs": settling("complete_runs", results=[b"1"]),
-    "fail_runs": settling("fail_runs", errors=[stored_error(BOOM)]),
-    "retry_runs": settling("retry_runs", errors=[stored_error(BOOM)], delays=[timedelta(seconds=5)], alones=[False]),
-    "repeat_runs": settling("repeat_runs", errors=[stored_error(BOOM)], alones=[False]),
-    "snooze_runs": settling("snooze_runs", delays=[timedelta(seconds=5)]),
+    "complete_runs": settling("complete_runs", results=[b"1"], usages=[None]),
+    "fail_runs": settling("fail_runs", errors=[stored_error(BOOM)], usages=[None]),
+    "retry_runs": settling(
+        "retry_runs", errors=[stored_error(BOOM)], usages=[None], delays=[timedelta(seconds=5)], alones=[False]
+    ),
+    "repeat_runs": settling("repeat_runs", errors=[stored_error(BOOM)], usages=[None], alones=[False]),
+    "snooze_runs": settling("snooze_runs", usages=[None], delays=[timedelta(seconds=5)]),
     "release_runs": settling("release_runs"),
     "due_runs": lambda tx, _claim: tx.rows("due_runs", limit=1000),
     "overdue_runs": overdue_it,

@@ -55,6 +55,21 @@ select public.id_at(now() - interval '2 hours', n), 'task_' || n % 20, (array{li
   from generate_series(1, {PENDING}) n;
 """
 
+# A queue with a cap, of which half is running, and one with a thousand keys; neither counts among QUEUES.
+_LIMITED = """
+insert into stepwell.queues (name, concurrency, keyed) values ('narrow', 300, false), ('tenants', null, true);
+insert into stepwell.runs (id, name, queue, priority, state, input, retry, limit_key, per_key)
+select public.id_at(now() - interval '4 hours', n), 'task_1', case when n % 2 = 0 then 'narrow' else 'tenants' end,
+       50, 'pending', '{}', '{}', case when n % 2 = 1 then 'tenant ' || n % 2000 end, case when n % 2 = 1 then 2 end
+  from generate_series(1, 200000) n;
+insert into stepwell.runs (
+    id, name, queue, priority, state, input, retry, attempt, claim_id, claimed_by, started_at, slot
+)
+select public.id_at(now() - interval '5 hours', n), 'task_1', 'narrow', 50, 'running', '{}', '{}', 1,
+       md5((n / 100)::text)::uuid, lpad(to_hex(2), 32, '0')::uuid, now(), ''
+  from generate_series(1, 150) n;
+"""
+
 # A tenth of the running runs are ours and a tenth the lost worker's.
 _RUNNING = f"""
 insert into stepwell.runs (id, name, queue, priority, state, input, retry, attempt, claim_id, claimed_by, started_at)
@@ -111,7 +126,7 @@ async def empty(dsn: str) -> None:
 async def fill(dsn: str) -> None:
     """Two connections, since there are two cores."""
     await asyncio.gather(
-        _speak(dsn, [_WORKERS, _PENDING, _SCHEDULED]),
+        _speak(dsn, [_WORKERS, _PENDING, _SCHEDULED, _LIMITED]),
         _speak(dsn, [_FINISHED, _RUNNING]),
     )
 

@@ -14,7 +14,8 @@ from uuid import UUID, uuid4
 from big_database import LOST, NAMES, OURS, Ids
 
 BATCH = 100
-CLAIMING = "runs_pending runs_alone runs_pkey"
+CLAIMING = "runs_pending runs_alone runs_pkey runs_keyed"
+LIMITED = f"{CLAIMING} runs_slots rate_uses_pkey"
 HOT = ("claim one queue", "claim three queues", "claim every queue", "exchange", "complete", "due", "reap")
 
 UNSAID = {"channel": None, "word": None}
@@ -50,6 +51,11 @@ def claim(queues: list[str] | None, *, limit: int = BATCH, names: tuple[str, ...
     }
 
 
+def claim_limited(queues: list[str]) -> dict[str, Any]:
+    wanted = {"queues": queues, "names": list(NAMES), "limit": BATCH, "alone": True, "keys": 200}
+    return {**wanted, "worker": OURS, "claim_id": uuid4()}
+
+
 def start(ids: list[UUID], *, keys: list[str] | None = None) -> dict[str, Any]:
     count = len(ids)
     nothing = [None] * count
@@ -72,6 +78,7 @@ def start(ids: list[UUID], *, keys: list[str] | None = None) -> dict[str, Any]:
         "limit_keys": nothing,
         "per_keys": nothing,
         "unique_keys": nothing,
+        "keeps": nothing,
         "parent_ids": nothing,
         "root_ids": nothing,
         "keep_keys": timedelta(days=30),
@@ -91,7 +98,8 @@ def held(ids: Ids, **columns: Any) -> dict[str, Any]:
 
 def exchange(ids: Ids, *queues: str, completed: bool = True, share: int = BATCH) -> dict[str, Any]:
     """A batch completed, and as many claimed behind a run from the middle of each queue."""
-    done, claims = (ids.running, ids.claims) if completed else ([], [])
+    # A single id that is nobody's: of an empty list any index would do, and the smallest is taken.
+    done, claims = (ids.running, ids.claims) if completed else ([uuid4()], [uuid4()])
     return {
         "ids": done,
         "claim_ids": claims,
@@ -124,15 +132,18 @@ CASES = {
         "start_runs", 0, 1000, "runs_pkey", lambda ids: start(_new(BATCH), keys=[f"order {50_000 + n}" for n in _BATCH])
     ),
     "start a finished run again": _case(
-        "start_run_again", 1, 120, "finished_runs_pkey", lambda ids: {"id": uuid4(), "origin": ids.finished[0]}
+        "start_run_again", 1, 120, "finished_runs_pkey kept_runs_pkey", lambda ids: {"id": uuid4(), "origin": ids.finished[0]}
     ),
     "claim one queue": _case("claim_runs", BATCH, 3000, CLAIMING, lambda ids: claim(["mail"])),
     "claim three queues": _case(
-        "claim_runs", BATCH // 3 * 3, 3400, CLAIMING, lambda ids: claim(["mail", "media", "bulk"])
+        "claim_runs", BATCH, 3400, CLAIMING, lambda ids: claim(["mail", "media", "bulk"])
     ),
     "claim every queue": _case("claim_runs", BATCH, 4000, CLAIMING, lambda ids: claim(None)),
     "claim one run": _case("claim_runs", 1, 120, CLAIMING, lambda ids: claim(["mail"], limit=1)),
     "claim from an empty queue": _case("claim_runs", 1, 30, CLAIMING, lambda ids: claim(["none"])),
+    "claim limited by a cap": _case("claim_limited_runs", BATCH, 4000, LIMITED, lambda ids: claim_limited(["narrow"])),
+    "claim limited by keys": _case("claim_limited_runs", BATCH, 7000, LIMITED, lambda ids: claim_limited(["tenants"])),
+    "claim limited from nothing": _case("claim_limited_runs", 1, 40, LIMITED, lambda ids: claim_limited(["none"])),
     "exchange": _case(
         "exchange_runs", BATCH, 3900, "runs_pending runs_pkey", lambda ids: exchange(ids, "media")
     ),
@@ -147,19 +158,22 @@ CASES = {
     "exchange of nothing": _case(
         "exchange_runs", BATCH, 2700, "runs_pending runs_pkey", lambda ids: exchange(ids, "media", completed=False)
     ),
-    "complete": _case("complete_runs", BATCH, 1300, "runs_pkey", lambda ids: held(ids, results=b"true")),
-    "fail": _case("fail_runs", BATCH, 1700, "runs_pkey", lambda ids: held(ids, errors=_ERROR)),
+    "complete": _case("complete_runs", BATCH, 1300, "runs_pkey", lambda ids: held(ids, results=b"true", usages=None)),
+    "fail": _case("fail_runs", BATCH, 1700, "runs_pkey", lambda ids: held(ids, errors=_ERROR, usages=None)),
     "retry": _case(
-        "retry_runs", BATCH, 3500, "runs_pkey", lambda ids: held(ids, errors=_ERROR, delays=_HOUR, alones=False)
+        "retry_runs", BATCH, 3500, "runs_pkey",
+        lambda ids: held(ids, errors=_ERROR, usages=None, delays=_HOUR, alones=False),
     ),
-    "repeat": _case("repeat_runs", BATCH, 3500, "runs_pkey", lambda ids: held(ids, errors=_ERROR, alones=False)),
-    "snooze": _case("snooze_runs", BATCH, 3500, "runs_pkey", lambda ids: held(ids, delays=_HOUR)),
+    "repeat": _case(
+        "repeat_runs", BATCH, 3500, "runs_pkey", lambda ids: held(ids, errors=_ERROR, usages=None, alones=False)
+    ),
+    "snooze": _case("snooze_runs", BATCH, 3500, "runs_pkey", lambda ids: held(ids, usages=None, delays=_HOUR)),
     "release": _case("release_runs", BATCH, 3500, "runs_pkey", held),
     "cancel": _case("cancel_runs", BATCH, 1300, "runs_pkey", lambda ids: {"ids": ids.pending}),
     "due": _case("due_runs", BATCH, 2900, "runs_due runs_pkey", lambda ids: {"limit": BATCH}),
     "expire": _case("expire_runs", BATCH, 1900, "runs_expiring runs_pkey", lambda ids: {"limit": BATCH}),
     "reap": _case("lock_lost_claims", BATCH, 700, "runs_claimed", lambda ids: {"limit": BATCH, "calm": timedelta(0)}),
-    "next due": _case("next_due", 1, 20, "runs_due runs_expiring", lambda ids: {}),
+    "next due": _case("next_due", 1, 20, "runs_due runs_expiring runs_deadline", lambda ids: {}),
     "next lease end": _case("next_lease_end", 1, 10, "", lambda ids: {}),
     "held claims": _case("held_claims", 1000, 600, "runs_claimed", lambda ids: {"worker": LOST}),
     "held of some claims": _case(
@@ -178,21 +192,22 @@ CASES = {
         most_before_17=15_000,
     ),
     "results": _case(
-        "results", BATCH, 800, "finished_runs_pkey", lambda ids: {"ids": ids.finished}, most_before_17=8400
+        "results", BATCH, 800, "finished_runs_pkey kept_runs_pkey", lambda ids: {"ids": ids.finished},
+        most_before_17=8400,
     ),
     # They finished on other days, which are not even looked into.
     "recent results": _case("recent_results", 0, 30, "finished_runs_pkey", lambda ids: {"ids": ids.finished}),
     "live run by id": _case(
-        "run_by_id", 1, 100, "runs_pkey finished_runs_pkey", lambda ids: {"id": ids.pending[0]}
+        "run_by_id", 1, 100, "runs_pkey finished_runs_pkey kept_runs_pkey", lambda ids: {"id": ids.pending[0]}
     ),
     "finished run by id": _case(
-        "run_by_id", 1, 100, "runs_pkey finished_runs_pkey", lambda ids: {"id": ids.finished[0]}
+        "run_by_id", 1, 100, "runs_pkey finished_runs_pkey kept_runs_pkey", lambda ids: {"id": ids.finished[0]}
     ),
     "existing runs": _case(
         "existing_runs",
         BATCH,
         800,
-        "runs_pkey finished_runs_pkey",
+        "runs_pkey finished_runs_pkey kept_runs_pkey",
         lambda ids: {"ids": ids.finished},
         most_before_17=9000,
     ),

@@ -43,11 +43,11 @@ LIMITED = {
     "lock_lost_claims": {"limit": 7, "calm": timedelta(0)},
 }
 SETTLED = {
-    "complete_runs": {"results": b"1"},
-    "fail_runs": {"errors": b"{}"},
-    "retry_runs": {"errors": b"{}", "delays": timedelta(hours=1), "alones": False},
-    "repeat_runs": {"errors": b"{}", "alones": False},
-    "snooze_runs": {"delays": timedelta(hours=1)},
+    "complete_runs": {"results": b"1", "usages": None},
+    "fail_runs": {"errors": b"{}", "usages": None},
+    "retry_runs": {"errors": b"{}", "usages": None, "delays": timedelta(hours=1), "alones": False},
+    "repeat_runs": {"errors": b"{}", "usages": None, "alones": False},
+    "snooze_runs": {"usages": None, "delays": timedelta(hours=1)},
     "release_runs": {},
 }
 CHURNED, BEHIND = 20_000, 200
@@ -161,7 +161,7 @@ async def churn(session: Session, queue: str) -> AsyncIterator[list[UUID]]:
     # In one statement each, so that no later claim has already marked the dead entries it passed.
     taken = claim([queue], limit=CHURNED)
     ids = sorted(row["id"] for row in await speak.rows("claim_runs", **taken))
-    same = {"claim_ids": [taken["claim_id"]] * CHURNED, "results": [b"1"] * CHURNED}
+    same = {"claim_ids": [taken["claim_id"]] * CHURNED, "results": [b"1"] * CHURNED, "usages": [None] * CHURNED}
     assert len(await speak.rows("complete_runs", ids=ids, **same)) == CHURNED
     await pend(session, queue, BEHIND)
     yield ids

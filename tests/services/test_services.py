@@ -93,9 +93,9 @@ async def test_partitions_stand_ready_for_the_days_ahead(database: Database, dsn
     count = "select count(*) from pg_inherits where inhparent = 'stepwell.finished_runs'::regclass"
     before = await connection.fetchval(count)
     await Clock(dsn).skip("3d")
-    await Partitions(database).run_once()
+    await Partitions(database, keep=None).run_once()
     assert await connection.fetchval(count) == before + 3
-    await Partitions(database).run_once()
+    await Partitions(database, keep=None).run_once()
     assert await connection.fetchval(count) == before + 3
     await connection.close()
 
@@ -104,7 +104,7 @@ async def test_a_day_that_had_no_partition_keeps_its_rows_in_the_default_one(dat
     await Clock(dsn).skip("30d")
     claim = await claimed(database)  # type: ignore[arg-type]
     await runs.cancel(database, [claim.id])
-    await Partitions(database).run_once()
+    await Partitions(database, keep=None).run_once()
     assert await state_of(database, claim.id) is State.CANCELLED  # type: ignore[arg-type]
 
 
@@ -132,7 +132,11 @@ async def test_a_service_that_fails_is_tried_again(database: Database) -> None:
 
 async def test_services_start_and_stop_a_hundred_times(database: Database) -> None:
     dispatch, telemetry = PostgresDispatch(database), Telemetry()
-    parts = [Due(database, dispatch), Reaper(database, dispatch, telemetry, calm=timedelta(0)), Partitions(database)]
+    parts = [
+        Due(database, dispatch),
+        Reaper(database, dispatch, telemetry, calm=timedelta(0)),
+        Partitions(database, keep=None),
+    ]
     for turn in range(100):
         services = Services(database, telemetry, parts, worker=new_worker_id(), lease=timedelta(seconds=30))
         running = asyncio.create_task(services.run())

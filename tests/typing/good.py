@@ -13,7 +13,10 @@ from stepwell import (
     Attempt,
     Call,
     Error,
+    Explanation,
+    LogLine,
     Page,
+    Progress,
     Reason,
     Retry,
     Run,
@@ -23,6 +26,8 @@ from stepwell import (
     State,
     SyncRun,
     Task,
+    Usage,
+    WorkerInfo,
     current,
 )
 
@@ -77,6 +82,8 @@ async def nothing() -> None:
     assert_type(current.attempt, int)
     assert_type(current.key, str | None)
     assert_type(current.cancelled, bool)
+    current.progress("rows", done=1, total=2.5, detail={"file": "a.csv"})
+    current.heartbeat()
     raise Snooze("1m")
 
 
@@ -110,6 +117,16 @@ async def options(order: Order) -> None:
     assert_type(changed.sync.start(order).result(), Receipt)
 
 
+async def in_a_transaction(order: Order, conn: object) -> None:
+    run = await charge.options(tx=conn, key="k").start(order)
+    assert_type(run, Run[Receipt])
+    assert_type(await run.cancel(tx=conn), None)
+    assert_type(await charge.options(tx=conn).start_many([(order,)]), list[Run[Receipt]])
+    run.sync.cancel(tx=conn)
+    async with current.tx() as connection:
+        await connection.execute("select 1")
+
+
 async def many(order: Order) -> None:
     assert_type(await charge.start_many([(order,), (order, 2.0)]), list[Run[Receipt]])
     assert_type(await add.start_many((n, n) for n in range(10)), list[Run[int]])
@@ -133,8 +150,24 @@ def blocking(order: Order) -> None:
     assert_type(run.info(), RunInfo)
     assert_type(run.retry(), SyncRun[Receipt])
     assert_type(run.attempts(), list[Attempt])
+    assert_type(run.progress(), list[Progress])
+    assert_type(run.logs(attempt=1), list[LogLine])
+    assert_type(run.explain(), Explanation)
     assert_type(add.sync.start_many([(1, 2)]), list[SyncRun[int]])
     run.cancel()
+
+
+async def inside() -> None:
+    assert_type(await current.checkpoint.save(Order(1), schema=2), int)
+    assert_type(await current.checkpoint.load(Order), Order | None)
+    assert_type(await current.checkpoint.load(Order, default=Order(1)), Order)
+    assert_type(await current.checkpoint.load(list[int], []), list[int])
+
+
+def inside_a_thread() -> None:
+    assert_type(current.checkpoint.sync.save([Order(1)], list[Order]), int)
+    assert_type(current.checkpoint.sync.load(Order), Order | None)
+    assert_type(current.checkpoint.sync.load(Order, Order(1)), Order)
 
 
 async def handles(run: Run[Receipt]) -> None:
@@ -142,6 +175,10 @@ async def handles(run: Run[Receipt]) -> None:
     assert_type(run.key, str | None)
     assert_type(await run.retry(), Run[Receipt])
     assert_type(await run.attempts(), list[Attempt])
+    assert_type((await run.attempts())[0].usage, Usage | None)
+    assert_type(await run.progress(), list[Progress])
+    assert_type(await run.logs(), list[LogLine])
+    assert_type(await run.explain(), Explanation)
     assert_type(run.sync.result(), Receipt)
     await run.cancel()
     try:
@@ -163,6 +200,7 @@ async def reads() -> None:
     assert_type(page, Page)
     assert_type(page.items, list[RunInfo])
     assert_type(await app.runs(state="failed", after=page.next), Page)
+    assert_type(await app.workers(), list[WorkerInfo])
     assert_type(app.dsn, str)
 
 

@@ -18,6 +18,7 @@ class Written:
     """A body, as a definition would offer it."""
 
     executor = "inline"
+    heartbeat = None
 
     def __init__(self, name: str, fn: Any) -> None:
         self.name, self.fn, self.signature = name, fn, Signature(fn, name=name)

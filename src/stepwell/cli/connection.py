@@ -96,7 +96,8 @@ async def database_of(settings: Settings) -> AsyncIterator[Database]:
     """The database itself, whatever schema is in it."""
     with naming(settings):
         hold = await asyncio.to_thread(embedded.ensure, settings.home) if settings.dsn is None else None
-        database = Database(settings.dsn or (hold.dsn if hold else ""), settings.schema)
+        pooler = settings.pooler if hold is None else False
+        database = Database(settings.dsn or (hold.dsn if hold else ""), settings.schema, pooler=pooler)
         try:
             await database.open()
             yield database

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
@@ -18,6 +18,7 @@ from stepwell.cli.printing import age, echo_json, plain
 from stepwell.config import Settings, settings
 from stepwell.model.errors import SchemaError
 from stepwell.store import migrate
+from stepwell.store.pool import Database
 
 Verdict = Literal["good", "look", "bad"]
 _COLOURS = {"good": "green", "look": "yellow", "bad": "red"}
@@ -25,6 +26,12 @@ _COLOURS = {"good": "green", "look": "yellow", "bad": "red"}
 SKEW = 5.0
 OLD_TRANSACTION = timedelta(minutes=5)
 LONG_PENDING = 60.0
+LATE = timedelta(minutes=1)
+MOST = 10_000
+"""How far late runs are counted."""
+MANY_DEAD = 100_000
+"""Dead rows that vacuum may leave, besides a fifth of those that live."""
+SERVICES = ("due", "partitions", "reaper")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +64,8 @@ async def examine(found: Settings) -> list[Finding]:
         asked = time.monotonic()
         server = dict((await database.rows("server_facts", old=OLD_TRANSACTION))[0])
         took, now = time.monotonic() - asked, datetime.now(UTC)
-        findings = [Finding("connection", "good", f"{place_of(found)}, {took * 1000:.0f} ms"), *_of_server(server, now)]
+        findings = [Finding("connection", "good", f"{place_of(found)}, {took * 1000:.0f} ms")]
+        findings += [_of_pooler(found, is_pooled=database.is_pooled), *_of_server(server, now)]
         try:
             current, latest = await migrate.version(database), migrate.latest(found.schema)
         except SchemaError as error:
@@ -66,7 +74,32 @@ async def examine(found: Settings) -> list[Finding]:
             needed = f"{found.schema} is at version {current}, {latest} is needed: run `stepwell migrate`"
             return [*findings, Finding("schema", "bad", needed)]
         findings.append(Finding("schema", "good", f"{found.schema}, version {current}"))
-        return [*findings, *_of_work(dict((await database.rows("work_facts"))[0]))]
+        return [*findings, *await _of_tables(database)]
+
+
+async def _of_tables(database: Database) -> list[Finding]:
+    """What can be seen only where there is a schema."""
+
+    async def one(statement: str, **values: Any) -> dict[str, Any]:
+        return dict((await database.rows(statement, **values))[0])
+
+    work = await one("work_facts")
+    led = {row["service"] for row in await database.rows("led_services")}
+    return [
+        _of_vacuum(await one("vacuum_facts")),
+        *_of_work(work),
+        _of_leases(await one("lost_holders")),
+        _of_services(led, workers=work["workers"]),
+        _of_late(await one("late_runs", late=LATE, most=MOST)),
+    ]
+
+
+def _of_pooler(found: Settings, *, is_pooled: bool) -> Finding:
+    how = "found out" if found.pooler is None else "as it was told"
+    if not is_pooled:
+        return Finding("pooler", "good", f"none, {how}")
+    costs = "workers poll instead of listening. If it lends whole sessions, say STEPWELL_POOLER=0"
+    return Finding("pooler", "good", f"one that lends sessions for a transaction, {how}: {costs}")
 
 
 def _of_server(server: Mapping[str, Any], now: datetime) -> Iterator[Finding]:
@@ -92,5 +125,44 @@ def _of_work(work: Mapping[str, Any]) -> Iterator[Finding]:
     long = waited is not None and waited > LONG_PENDING
     oldest = "" if waited is None else f", the oldest started {age(waited)} ago"
     yield Finding("runs", "look" if long else "good", f"{work['running']} running, {work['pending']} pending{oldest}")
-    if work["overdue"]:
-        yield Finding("due", "bad", f"{work['overdue']} runs are due and not moved: is a worker running?")
+
+
+def _of_vacuum(vacuum: Mapping[str, Any]) -> Finding:
+    if not vacuum["autovacuum"] or not vacuum["track_counts"]:
+        off = "autovacuum" if not vacuum["autovacuum"] else "track_counts"
+        return Finding("autovacuum", "bad", f"{off} is off on this server: claims become slow as dead rows pile up")
+    if vacuum["switched_off"]:
+        return Finding("autovacuum", "bad", "it is switched off for the table of runs: claims become slow")
+    last = "never vacuumed yet" if vacuum["vacuumed"] is None else f"vacuumed {age(vacuum['vacuumed'])} ago"
+    many = vacuum["dead"] > MANY_DEAD + vacuum["alive"] / 5
+    hint = ": is a long transaction in its way?" if many else ""
+    return Finding("autovacuum", "look" if many else "good", f"{vacuum['dead']} dead rows among the runs, {last}{hint}")
+
+
+def _of_leases(lost: Mapping[str, Any]) -> Finding:
+    if not lost["workers"]:
+        return Finding("leases", "good", "no claim is without a lease")
+    longest = lost["longest"]
+    since = "" if longest is None else f", the longest for {age(longest)}"
+    # The reaper looks every few seconds: what is there for longer has nobody to reap it.
+    bad = longest is None or longest > LATE.total_seconds()
+    says = f"{lost['runs']} runs are held by {lost['workers']} workers whose lease ended{since}: they wait to be reaped"
+    return Finding("leases", "bad" if bad else "look", says)
+
+
+def _of_services(led: Collection[str], *, workers: int) -> Finding:
+    missing = [service for service in SERVICES if service not in led]
+    if not missing:
+        return Finding("services", "good", f"{', '.join(SERVICES)} are led")
+    says = f"nobody leads {', '.join(missing)}"
+    return Finding("services", "look", says + (": wait half a lease" if workers else ": start `stepwell worker`"))
+
+
+def _of_late(late: Mapping[str, Any]) -> Finding:
+    found = {word: count for word, count in late.items() if count}
+    if not found:
+        return Finding("due", "good", "nothing is late")
+    told = ", ".join(f"{count if count < MOST else f'at least {count}'} {word}" for word, count in found.items())
+    return Finding(
+        "due", "bad", f"late by more than {age(LATE.total_seconds())} and not moved: {told}; is a worker running?"
+    )

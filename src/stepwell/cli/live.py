@@ -70,7 +70,7 @@ class Moves:
 
 async def show_moves(app: App, console: Console) -> None:
     """Print every move until cancelled. What had moved before is not shown."""
-    database = Database(app.dsn, app.settings.schema, size=1)
+    database = Database(app.dsn, app.settings.schema, size=1, pooler=app.settings.pooler)
     await database.open()
     moves, counts, quiet = Moves(), "", True
     await _fresh(database, moves)

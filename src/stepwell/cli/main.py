@@ -11,15 +11,21 @@ import click
 
 COMMANDS = {
     "bench": "stepwell.cli.bench:bench",
-    "cancel": "stepwell.cli.runs:cancel",
+    "cancel": "stepwell.cli.bulk:cancel",
     "dev": "stepwell.cli.dev:dev",
     "doctor": "stepwell.cli.doctor:doctor",
+    "explain": "stepwell.cli.explain:explain",
+    "logs": "stepwell.cli.run_logs:logs",
     "migrate": "stepwell.cli.migrate:migrate",
-    "retry": "stepwell.cli.runs:retry",
+    "queue": "stepwell.cli.queues:queue",
+    "queues": "stepwell.cli.queues:queues",
+    "retry": "stepwell.cli.bulk:retry",
     "runs": "stepwell.cli.runs:runs",
     "show": "stepwell.cli.show:show",
     "start": "stepwell.cli.start:start",
+    "top": "stepwell.cli.top:top",
     "worker": "stepwell.cli.worker:worker",
+    "workers": "stepwell.cli.workers:workers",
 }
 
 

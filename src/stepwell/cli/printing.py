@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
@@ -26,6 +25,9 @@ COLOURS = {
     "released": "yellow",
     "snoozed": "blue",
     "scheduled": "blue",
+    "live": "green",
+    "lost": "red",
+    "paused": "yellow",
 }
 
 
@@ -56,15 +58,6 @@ def echo_json(value: Any) -> None:
     click.echo(json_text(value))
 
 
-def echo_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Columns, as wide as they need; states in their colours where there is a terminal."""
-    shown = [[plain(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(heads, *shown, strict=True)]
-    for row in ([head.upper() for head in heads], *shown):
-        line = "  ".join(coloured(cell.ljust(width)) for cell, width in zip(row, widths, strict=True))
-        click.echo(line.rstrip())
-
-
 def coloured(text: str) -> str:
     colour = COLOURS.get(text.strip())
     return text if colour is None else click.style(text, fg=colour)
@@ -76,6 +69,16 @@ def age(seconds: float) -> str:
         if abs(seconds) >= size:
             return f"{seconds / size:.0f}{unit}"
     return "0s"
+
+
+def size(count: int) -> str:
+    """Bytes, roughly."""
+    value = float(count)
+    for unit in ("B", "KB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"
 
 
 def local(moment: datetime) -> str:

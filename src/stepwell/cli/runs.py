@@ -1,104 +1,92 @@
-"""`stepwell runs`, `cancel` and `retry`."""
+"""`stepwell runs`: a list, or one that is kept up to date."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import click
 
 from stepwell.app import App
 from stepwell.cli.connection import reached, run_async
-from stepwell.cli.exits import Exit, exit_code, say
+from stepwell.cli.exits import Exit, say
+from stepwell.cli.filters import filtered
 from stepwell.cli.options import as_json as json_option
 from stepwell.cli.options import on_database, open_app
-from stepwell.cli.printing import echo_json, echo_table, facts, local
-from stepwell.handle import Run
-from stepwell.model.errors import StepwellError
+from stepwell.cli.printing import echo_json, facts, local
+from stepwell.cli.screen import EVERY, follow, follow_as_json, until_interrupted
+from stepwell.cli.tables import Heads, drawn, echo_table
 from stepwell.model.run import Page, RunInfo
 from stepwell.model.states import State
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
 WIDEST = 60
 """Characters of an error that a list shows; `stepwell show` has the rest."""
+HEADS = Heads(
+    ("run", "state", "name", "queue", "attempt", "started", "error"), least=("attempt", "started", "queue", "error")
+)
 
 
 @click.command()
-@click.option("--state", multiple=True, type=click.Choice([state.value for state in State]), help="May be repeated.")
-@click.option("--name", help="Of this definition.")
-@click.option("--queue")
+@filtered(list(State))
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
 @click.option("--after", type=click.UUID, metavar="RUN", help="Those older than this run: the next page.")
+@click.option("--watch", is_flag=True, help="Keep the list up to date, until Ctrl-C.")
 @json_option
 @on_database
-def runs(*, as_json: bool, dsn: str | None, schema: str | None, home: str | None, **which: Any) -> None:
+def runs(*, watch: bool, as_json: bool, dsn: str | None, schema: str | None, home: str | None, **which: Any) -> int:
     """List runs, newest first."""
-    page = run_async(_page(open_app(dsn, schema, home), which))
+    app = open_app(dsn, schema, home)
+    if watch:
+        return until_interrupted(_watch(app, which, as_json=as_json))
+    page = run_async(_once(app, which))
     if as_json:
-        echo_json({"items": [facts(info) for info in page.items], "next": page.next})
-        return
-    echo_table(("run", "state", "name", "queue", "attempt", "started", "error"), [_row(info) for info in page.items])
+        echo_json(_plain(page))
+        return Exit.DONE
+    echo_table(HEADS, [_row(info) for info in page.items])
     if page.next is not None:
         say(f"there are more: --after {page.next}")
+    return Exit.DONE
+
+
+async def _once(app: App, which: dict[str, Any]) -> Page:
+    async with reached(app):
+        return await _page(app, which)
+
+
+async def _watch(app: App, which: dict[str, Any], *, as_json: bool) -> None:
+    async def look() -> Page:
+        return await _page(app, which)
+
+    async def look_plainly() -> dict[str, Any]:
+        return _plain(await look())
+
+    async with reached(app):
+        if as_json:
+            await follow_as_json(look_plainly, every=EVERY)
+        else:
+            await follow(look, _table, every=EVERY)
 
 
 async def _page(app: App, which: dict[str, Any]) -> Page:
-    states: Sequence[str] = which.pop("state")
-    after: UUID | None = which.pop("after")
-    async with reached(app):
-        return await app.runs(state=list(states) or None, after=after, **which)
+    states: Sequence[str] = which["state"]
+    after: UUID | None = which["after"]
+    rest = {name: value for name, value in which.items() if name not in ("state", "after")}
+    return await app.runs(state=list(states) or None, after=after, **rest)
+
+
+def _plain(page: Page) -> dict[str, Any]:
+    return {"items": [facts(info) for info in page.items], "next": page.next}
+
+
+def _table(page: Page) -> Table:
+    return drawn(HEADS, [_row(info) for info in page.items])
 
 
 def _row(info: RunInfo) -> tuple[str, ...]:
     error = "" if info.error is None else f"{info.error.type}: {info.error.message}"
     short = error if len(error) <= WIDEST else error[: WIDEST - 1] + "…"
     return (str(info.id), info.state, info.name, info.queue, str(info.attempt), local(info.created_at), short)
-
-
-@click.command()
-@click.argument("run", nargs=-1, required=True)
-@json_option
-@on_database
-def cancel(run: tuple[str, ...], *, as_json: bool, dsn: str | None, schema: str | None, home: str | None) -> int:
-    """Finish runs, each named by its id or key, as cancelled. A running one is told to stop."""
-
-    async def cancelled(handle: Run[Any]) -> UUID:
-        await handle.cancel()
-        return handle.id
-
-    return run_async(_each(open_app(dsn, schema, home), run, cancelled, word="cancelled", as_json=as_json))
-
-
-@click.command()
-@click.argument("run", nargs=-1, required=True)
-@json_option
-@on_database
-def retry(run: tuple[str, ...], *, as_json: bool, dsn: str | None, schema: str | None, home: str | None) -> int:
-    """Start finished runs, each named by its id or key, again: new runs with the same input."""
-
-    async def started(handle: Run[Any]) -> UUID:
-        return (await handle.retry()).id
-
-    return run_async(_each(open_app(dsn, schema, home), run, started, word="started again as", as_json=as_json))
-
-
-async def _each(
-    app: App, names: Sequence[str], act: Callable[[Run[Any]], Awaitable[UUID]], *, word: str, as_json: bool
-) -> int:
-    """Do it to every run that allows it; the exit code of the first that does not."""
-    code: Exit | None = None
-    async with reached(app):
-        for name in names:
-            try:
-                told: dict[str, Any] = {"run": name, "id": await act(app.run(name))}
-                shown = f"{name} {word}" if word == "cancelled" else f"{name} {word} {told['id']}"
-            except StepwellError as error:
-                told, shown = {"run": name, "error": str(error)}, str(error)
-                code = code or exit_code(error)
-            if as_json:
-                echo_json(told)
-            elif "error" in told:
-                say(shown)
-            else:
-                click.echo(shown)
-    return code or Exit.DONE

@@ -1,18 +1,24 @@
-"""`stepwell show`: one run, and every attempt at it."""
+"""`stepwell show`: one run, why it is where it is, and every attempt at it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from typing import Any
+from uuid import UUID
 
 import click
 
 from stepwell.app import App
 from stepwell.cli.connection import reached, run_async
+from stepwell.cli.explain import lines_of
 from stepwell.cli.options import as_json as json_option
 from stepwell.cli.options import on_database, open_app
-from stepwell.cli.printing import coloured, echo_json, facts, json_text, local, plain
+from stepwell.cli.printing import coloured, echo_json, facts, json_text, local, plain, size
+from stepwell.model.explanation import Explanation
+from stepwell.model.notes import Progress, Usage
 from stepwell.model.run import Attempt, Error, RunInfo
+from stepwell.model.worker import WorkerInfo
 
 
 @click.command()
@@ -20,49 +26,106 @@ from stepwell.model.run import Attempt, Error, RunInfo
 @json_option
 @on_database
 def show(run: str, *, as_json: bool, dsn: str | None, schema: str | None, home: str | None) -> None:
-    """Show a run, named by its id or key, with its attempts and their errors."""
-    info, attempts = run_async(_ask(open_app(dsn, schema, home), run))
+    """Show a run, named by its id or key, with its attempts, where they ran, and their errors."""
+    shown = run_async(_ask(open_app(dsn, schema, home), run))
     if as_json:
-        echo_json({**facts(info), "attempts": [facts(attempt) for attempt in attempts]})
+        echo_json(_plainly(shown))
         return
-    for field, value in _fields(info):
+    for field, value in _fields(shown.info, shown.why):
         click.echo(f"{field:<9} {coloured(plain(value))}")
-    for attempt in attempts:
-        _show_attempt(attempt)
+    for line in lines_of(shown.why):
+        click.echo(line)
+    for step in shown.progress:
+        total = "" if step.total is None else f" of {step.total:g}"
+        click.echo(plain(f"progress  {step.step} {step.done:g}{total}, {local(step.at)}"))
+    for attempt in shown.attempts:
+        _show_attempt(attempt, shown.workers.get(attempt.worker))
 
 
-async def _ask(app: App, name: str) -> tuple[RunInfo, list[Attempt]]:
+@dataclass(frozen=True, slots=True)
+class Shown:
+    info: RunInfo
+    why: Explanation
+    progress: list[Progress]
+    attempts: list[Attempt]
+    workers: dict[UUID, WorkerInfo]
+
+
+async def _ask(app: App, name: str) -> Shown:
     async with reached(app):
         run = app.run(name)
-        return await run.info(), await run.attempts()
+        info, why, progress = await run.info(), await run.explain(), await run.progress()
+        attempts = await run.attempts()
+        seen = await app.workers(list({attempt.worker for attempt in attempts})) if attempts else []
+        return Shown(info, why, progress, attempts, {worker.id: worker for worker in seen})
 
 
-def _fields(info: RunInfo) -> Iterator[tuple[str, str]]:
+def _plainly(shown: Shown) -> dict[str, Any]:
+    attempts = []
+    for attempt in shown.attempts:
+        worker = shown.workers.get(attempt.worker)
+        where = {"host": None, "pid": None} if worker is None else {"host": worker.host, "pid": worker.pid}
+        attempts.append(facts(attempt) | where)
+    return {
+        **facts(shown.info),
+        "limit_key": shown.why.limit_key,
+        "deadline_at": shown.why.deadline_at,
+        "reasons": [asdict(cause) for cause in shown.why.reasons],
+        "progress": shown.progress,
+        "attempts": attempts,
+    }
+
+
+def _fields(info: RunInfo, why: Explanation) -> Iterator[tuple[str, str]]:
     """What there is to say, in the order in which one asks."""
     yield "run", str(info.id)
     yield "name", info.name
     yield "state", info.state
     yield "queue", f"{info.queue}, priority {info.priority}"
-    optional: dict[str, Any] = {"key": info.key, "retry of": info.retry_of, "parent": info.parent_id}
+    optional: dict[str, Any] = {
+        "key": info.key,
+        "limit key": why.limit_key,
+        "retry of": info.retry_of,
+        "parent": info.parent_id,
+    }
     yield from ((name, str(value)) for name, value in optional.items() if value is not None)
     if info.tags:
         yield "tags", json_text(info.tags)
     yield "input", json_text(info.input)
     if info.state == "completed":
         yield "result", json_text(info.result)
-    moments = {"created": info.created_at, "due": info.due_at, "expires": info.expires_at, "finished": info.finished_at}
+    moments = {
+        "created": info.created_at,
+        "due": info.due_at,
+        "expires": info.expires_at,
+        "deadline": why.deadline_at,
+        "finished": info.finished_at,
+    }
     yield from ((name, local(moment)) for name, moment in moments.items() if moment is not None)
     yield "attempts", f"{info.attempt}, of which {info.failures} failed"
 
 
-def _show_attempt(attempt: Attempt) -> None:
+def _show_attempt(attempt: Attempt, worker: WorkerInfo | None) -> None:
     took = ""
     if attempt.ended_at is not None:
         took = f" after {(attempt.ended_at - attempt.started_at).total_seconds():.2f} s"
     click.echo(f"\nattempt {attempt.attempt}: {coloured(plain(attempt.outcome))}{took}, {local(attempt.started_at)}")
-    click.echo(f"  worker {attempt.worker}")
+    where = "" if worker is None else f" {worker.name}, host {worker.host}, pid {worker.pid}"
+    click.echo(plain(f"  worker {attempt.worker}{where}"))
     if attempt.error is not None:
         _show_error(attempt.error)
+    if attempt.usage is not None:
+        click.echo(plain(f"  took {_usage(attempt.usage)}"))
+
+
+def _usage(usage: Usage) -> str:
+    parts = [
+        None if usage.cpu is None else f"{usage.cpu:.2f} s of CPU",
+        None if usage.memory is None else f"{size(usage.memory)} at its peak",
+        None if usage.signal is None else f"its process ended by {usage.signal}",
+        None if usage.exit_code is None else f"its process ended with exit code {usage.exit_code}",
+    ]
+    return ", ".join(part for part in parts if part is not None)
 
 
 def _show_error(error: Error) -> None:

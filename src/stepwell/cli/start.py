@@ -9,6 +9,7 @@ import msgspec
 
 from stepwell.app import App
 from stepwell.cli.connection import reached, run_async
+from stepwell.cli.filters import tag_option
 from stepwell.cli.loading import load_app
 from stepwell.cli.options import as_json as json_option
 from stepwell.cli.options import length, on_database, open_app
@@ -47,6 +48,8 @@ def _read(text: str, whole: str) -> Any:
 @click.option("--queue")
 @click.option("--priority", type=click.IntRange(1, 100), help="Lower goes first.")
 @click.option("--delay", callback=length, metavar="DURATION", help="Not before, as in 5m.")
+@click.option("--unique", is_flag=True, help="While a run of NAME with this input is unfinished, lead there.")
+@tag_option
 @click.option("--app", "app_reference", metavar="APP", help="Use this app's definition: its queue, retries, checks.")
 @click.option("--wait", is_flag=True, help="Wait for it to finish, and print its result.")
 @json_option
@@ -71,7 +74,7 @@ def start(
     else:
         app = load_app(app_reference)
         app.definitions.named(name)
-    given = {option: value for option, value in options.items() if value is not None}
+    given = {option: value for option, value in options.items() if value is not None and value is not False}
     run_async(_start(app, name, input, given, wait=wait, as_json=as_json))
 
 

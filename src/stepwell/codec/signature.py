@@ -109,6 +109,11 @@ class Value:
 _PLAIN = Value(storage_of(Any))
 
 
+def value_of(annotation: Any, where: str) -> Value:
+    """Values of one annotation; `where` names them if it cannot be stored at all."""
+    return Value(_stored(annotation, where))
+
+
 class Signature:
     """What a definition's function takes and gives, as JSON."""
 

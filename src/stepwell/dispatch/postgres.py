@@ -147,6 +147,8 @@ class PostgresDispatch:
                 raise Unavailable("the listening connection was lost")
 
     async def _listen(self, connection: asyncpg.Connection[Row]) -> None:
+        if self._database.is_pooled:
+            return  # the session that listens would be somebody else's: who waits polls
         for channel, hears in self._hears.items():
             if hears and channel not in self._listening:
                 await connection.add_listener(self._names[channel], self._heard)

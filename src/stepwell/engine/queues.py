@@ -19,6 +19,7 @@ async def set_limits(tx: Tx, name: str, limits: Limits, *, sets: Collection[str]
         rate=None if rate is None else rate.count,
         rate_period=None if rate is None else rate.period,
         per_key=limits.per_key,
+        keep=limits.keep,
         sets=sorted(sets),
     )
 
@@ -47,7 +48,7 @@ def _info(row: Row) -> QueueInfo:
     rate = None if row["rate"] is None else Rate(row["rate"], row["rate_period"])
     return QueueInfo(
         name=row["name"],
-        limits=Limits(row["concurrency"], rate, row["per_key"]),
+        limits=Limits(row["concurrency"], rate, row["per_key"], row["keep"]),
         paused_at=row["paused_at"],
         paused_by=row["paused_by"],
         pending=row["pending"],

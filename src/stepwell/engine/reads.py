@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from uuid import UUID
 
 import msgspec
 
+from stepwell.engine import notes
 from stepwell.model.errors import NotFound
 from stepwell.model.run import Attempt, Filter, Finished, Page, RunInfo
 from stepwell.model.states import State
@@ -30,7 +32,10 @@ async def id_by_key(tx: Tx, key: str) -> UUID:
 
 
 async def attempts(tx: Tx, run_id: UUID) -> list[Attempt]:
-    return [rows.attempt(row) for row in await tx.rows("attempts_of", id=run_id)]
+    """Every attempt, with the lines that it wrote."""
+    found = [rows.attempt(row) for row in await tx.rows("attempts_of", id=run_id)]
+    lines = await notes.logs(tx, run_id) if found else []
+    return [replace(each, logs=tuple(line for line in lines if line.attempt == each.attempt)) for each in found]
 
 
 async def finished(tx: Tx, ids: Sequence[UUID], *, recent: bool = False) -> list[Finished]:

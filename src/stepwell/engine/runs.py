@@ -26,7 +26,7 @@ from stepwell.model.start import Start
 from stepwell.model.states import State
 from stepwell.model.word import Word
 from stepwell.store import copying, rows
-from stepwell.store.pool import Transaction, Tx
+from stepwell.store.pool import Row, Transaction, Tx
 
 CALM = timedelta(seconds=3)
 """No claim is lost so soon after the server came up: those who could not reach it renew first."""
@@ -66,6 +66,7 @@ async def start(tx: Tx, starts: Sequence[Start]) -> list[RunId]:
         limit_keys=[each.limit_key for each in starts],
         per_keys=[each.terms.per_key for each in starts],
         unique_keys=[each.unique_key for each in starts],
+        keeps=[each.terms.keep for each in starts],
         parent_ids=[each.terms.parent_id for each in starts],
         root_ids=[each.terms.root_id for each in starts],
         keep_keys=KEEP_KEYS,
@@ -115,13 +116,31 @@ async def _existing(tx: Tx, starts: Sequence[Start]) -> list[RunId]:
         holder = held.get(each.key) if each.key is not None else None
         if holder is None and each.key is not None:
             raise Unavailable(f"the key {each.key!r} was forgotten at this moment")
-        if holder is not None and holder["digest"] != each.digest:
+        if holder is not None and holder["digest"] != each.digest and not await _is_alike(tx, holder, each):
             raise KeyConflict(holder["key"], holder["run_id"])
         if each.unique_key is not None and each.unique_key not in unfinished:
             raise Unavailable(f"the run that is unique by {each.unique_key!r} finished at this moment")
         found = holder["run_id"] if holder is not None else unfinished.get(each.unique_key, each.id)
         ids.append(RunId(found))
     return ids
+
+
+async def _is_alike(tx: Tx, holder: Row, start: Start) -> bool:
+    """Whether the key was reserved for the same name and input by SQL, which makes no digest."""
+    if holder["digest"]:
+        return False
+    return bool(await tx.rows("runs_alike", ids=[holder["run_id"]], names=[start.terms.name], inputs=[start.input]))
+
+
+async def undo_starts(tx: Tx, starts: Sequence[Start]) -> None:
+    """Take back starts in the transaction that made them."""
+    keys = [each.key for each in starts if each.key is not None]
+    await tx.rows("undo_starts", ids=[each.id for each in starts], keys=keys)
+
+
+async def tell_with_commit(tx: Tx, words: Sequence[Word]) -> None:
+    """Say words that are heard when this transaction commits."""
+    await tx.rows("tell_with_commit", channels=[word.channel for word in words], words=[word.text for word in words])
 
 
 async def debounce(tx: Tx, start: Start) -> RunId:
@@ -141,6 +160,7 @@ async def debounce(tx: Tx, start: Start) -> RunId:
         expiry=terms.expires,
         deadline=terms.deadline,
         debounce_key=start.debounce_key,
+        keep=terms.keep,
         parent_id=terms.parent_id,
         root_id=terms.root_id,
     )

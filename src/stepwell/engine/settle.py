@@ -22,7 +22,7 @@ from stepwell.model.outcome import Completed, Failed, Move, Outcome, Released, R
 from stepwell.model.retry import Retry
 from stepwell.model.run import Claim, Reason
 from stepwell.store.pool import Tx
-from stepwell.store.rows import stored_error
+from stepwell.store.rows import stored_error, stored_usage
 
 Settlement = tuple[Claim, Outcome]
 
@@ -74,6 +74,7 @@ def plan(settlements: Sequence[Settlement], *, noise: Callable[[], float] = rand
             "ids": [claim.id for claim, _ in completed],
             "claim_ids": [claim.claim_id for claim, _ in completed],
             "results": [result for _, result in completed],
+            "usages": [stored_usage(claim.usage) for claim, _ in completed],
         })  # fmt: skip
     return [batches[name] for name in sorted(batches)]
 
@@ -94,18 +95,19 @@ def _add(batches: dict[str, Batch], claim: Claim, move: Move) -> None:
     def batch(statement: str) -> Batch:
         return batches.setdefault(statement, Batch(statement))
 
+    usage = stored_usage(claim.usage)
     match move:
         case Completed():
             raise AssertionError("completed runs are gathered apart")
         case Failed(error):
-            batch("fail_runs").add(claim, errors=stored_error(error))
+            batch("fail_runs").add(claim, errors=stored_error(error), usages=usage)
         case Retried(error, delay, alone):
-            batch("retry_runs").add(claim, errors=stored_error(error), delays=delay, alones=alone)
+            batch("retry_runs").add(claim, errors=stored_error(error), usages=usage, delays=delay, alones=alone)
         case Repeated(error, alone):
-            batch("repeat_runs").add(claim, errors=stored_error(error), alones=alone)
+            batch("repeat_runs").add(claim, errors=stored_error(error), usages=usage, alones=alone)
             batches["repeat_runs"].wakes.add(claim.queue)
         case Snoozed(delay):
-            batch("snooze_runs").add(claim, delays=delay)
+            batch("snooze_runs").add(claim, usages=usage, delays=delay)
         case Released():
             batch("release_runs").add(claim)
             batches["release_runs"].wakes.add(claim.queue)

@@ -1,15 +1,22 @@
-"""A worker's lease: one row, renewed for as long as the worker lives."""
+"""Workers: the lease of each, one row that is renewed for as long as it lives, and how they fare."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from uuid import UUID
 
 from stepwell.model.ids import WorkerId
-from stepwell.store.pool import Tx
+from stepwell.model.worker import Sample, Vitals, WorkerInfo
+from stepwell.store.pool import Row, Tx
 
 KEEP_WORKERS = timedelta(days=30)
+KEEP_SAMPLES = timedelta(days=3)
+GONE = timedelta(days=1)
+"""For how long a worker that is gone is still listed."""
+LATELY, MOST_SAMPLES = timedelta(minutes=1), 12
+MOST_WORKERS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +30,8 @@ class Identity:
     version: str
     queues: Sequence[str] | None
     slots: int
+    names: Sequence[str] | None = None
+    """The definitions that it knows."""
 
 
 async def renew(tx: Tx, who: Identity, lease: timedelta) -> None:
@@ -34,8 +43,51 @@ async def renew(tx: Tx, who: Identity, lease: timedelta) -> None:
         pid=who.pid,
         version=who.version,
         queues=who.queues,
+        names=who.names,
         slots=who.slots,
         lease=lease,
+    )
+
+
+async def sample(tx: Tx, worker: WorkerId, vitals: Vitals) -> None:
+    await tx.rows(
+        "sample_worker",
+        id=worker,
+        cpu=vitals.cpu,
+        memory=vitals.memory,
+        running=vitals.running,
+        claimed=vitals.claimed,
+    )
+
+
+async def seen(tx: Tx, ids: Sequence[UUID] | None = None) -> list[WorkerInfo]:
+    """Live workers first, then those that are gone since no more than a day; or those with these ids."""
+    found = await tx.rows("workers_seen", ids=None if ids is None else list(ids), gone=GONE, limit=MOST_WORKERS)
+    live = [row["id"] for row in found if row["state"] == "live"]
+    samples: dict[UUID, list[Sample]] = {}
+    for row in await tx.rows("samples_of", ids=live, since=LATELY, each=MOST_SAMPLES) if live else []:
+        told = Sample(row["at"], row["cpu"], row["memory"], row["running"], row["claimed"])
+        samples.setdefault(row["worker_id"], []).append(told)
+    return [_info(row, samples.get(row["id"], [])) for row in found]
+
+
+def _info(row: Row, samples: list[Sample]) -> WorkerInfo:
+    return WorkerInfo(
+        id=row["id"],
+        name=row["name"],
+        host=row["host"],
+        pid=row["pid"],
+        version=row["version"],
+        queues=row["queues"],
+        names=row["names"],
+        slots=row["slots"],
+        running=row["running"],
+        state=row["state"],
+        started_at=row["started_at"],
+        lease_until=row["lease_until"],
+        stopped_at=row["stopped_at"],
+        lease_left=row["lease_left"],
+        samples=samples,
     )
 
 
@@ -51,3 +103,8 @@ async def next_lease_end(tx: Tx) -> timedelta | None:
 
 async def forget(tx: Tx) -> None:
     await tx.rows("forget_workers", keep=KEEP_WORKERS)
+
+
+async def forget_samples(tx: Tx, *, limit: int) -> int:
+    """How many went: about `limit`, or fewer if that was all."""
+    return len(await tx.rows("forget_samples", keep=KEEP_SAMPLES, limit=limit))

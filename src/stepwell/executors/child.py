@@ -6,17 +6,18 @@ It runs only what its parent names, and ends when its parent does.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import faulthandler
 import importlib
 import importlib.machinery
 import importlib.util
 import inspect
 import os
+import resource
 import signal
 import socket
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from io import BufferedReader
 from queue import SimpleQueue
@@ -26,6 +27,7 @@ from typing import Any, Never
 
 import msgspec
 
+from stepwell.capture import capturing
 from stepwell.codec import Signature
 from stepwell.context import carry_on
 from stepwell.executors.base import (
@@ -39,7 +41,8 @@ from stepwell.executors.base import (
     traceback_text,
     type_names,
 )
-from stepwell.executors.frames import LENGTHS, Call, Failure, Start, Target, pack
+from stepwell.executors.frames import LENGTHS, Call, Ended, Failure, Reply, Start, Target, ToChild
+from stepwell.executors.telling import Telling
 from stepwell.model.errors import NotDecodable, NotEncodable
 from stepwell.model.raised import Snooze
 
@@ -62,21 +65,29 @@ def main(fd: int) -> Never:
     head, _ = _read(frames)
     sys.path[:] = msgspec.json.decode(head, type=Start).path
     calls: Calls = SimpleQueue()
-    Thread(target=_receive, args=(frames, calls), name="stepwell-parent", daemon=True).start()
+    telling = Telling(connection)
+    Thread(target=_receive, args=(frames, calls, telling), name="stepwell-parent", daemon=True).start()
     while True:
         call, input = calls.get()
-        carry_on(call.current)
-        answer = _answer(call.target, input)
+        here = carry_on(call.current, telling)
+        telling.begin(here)
+        ended, result = _answer(call.target, input, telling)
+        if here is not None and here.noted is not None:
+            ended = msgspec.structs.replace(ended, left_out=here.noted.dropped)
         _flush()
-        connection.sendall(b"".join(answer))
-        del call, input, answer
+        telling.end(ended, result)
+        del call, input, ended, result, here
 
 
-def _receive(frames: BufferedReader, calls: Calls) -> None:
+def _receive(frames: BufferedReader, calls: Calls, telling: Telling) -> None:
     """Reads while a call runs too, for that is how we see the parent die."""
     while True:
-        head, input = _read(frames)
-        calls.put((msgspec.json.decode(head, type=Call), input))
+        head, body = _read(frames)
+        match msgspec.json.decode(head, type=ToChild):
+            case Call() as call:
+                calls.put((call, body))
+            case Reply() as reply:
+                telling.replied(reply, body)
 
 
 def _read(frames: BufferedReader) -> tuple[bytes, bytes]:
@@ -94,31 +105,55 @@ def _read(frames: BufferedReader) -> tuple[bytes, bytes]:
 def _end() -> Never:
     # The group, because processes started by the body are orphans now. No PR_SET_PDEATHSIG: it would kill
     # us before we could do this.
-    with suppress(ProcessLookupError):
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(os.getpid(), signal.SIGKILL)
     os._exit(1)
 
 
-def _answer(target: Target, input: bytes) -> list[bytes]:
-    reply = _reply(target, input)
+def _answer(target: Target, input: bytes, telling: Telling) -> tuple[Ended, bytes]:
+    _forget_peak()
+    began = _cpu()
+    reply = _reply(target, input, telling)
+    took, peak = _cpu() - began, _peak()
     if isinstance(reply, bytes):
-        return pack(b"", reply)
-    return pack(msgspec.json.encode(_failure(reply)))
+        return Ended(None, took, peak, 0), reply
+    return Ended(_failure(reply), took, peak, 0), b""
 
 
-def _reply(target: Target, input: bytes) -> bytes | BaseException:
+def _reply(target: Target, input: bytes, telling: Telling) -> bytes | BaseException:
     try:
+        # Found first: a module that sets up logging must find it as it would anywhere.
         body = _find(target)
-        args, kwargs = body.signature.decode_input(input)
-        if inspect.iscoroutinefunction(body.fn):
-            value = asyncio.run(_awaited(body.fn, args, kwargs))
-            if isinstance(value, _Raised):
-                return value.error
-        else:
-            value = body.fn(*args, **kwargs)
-        return body.signature.encode_result(value)
+        with capturing(telling.capture):
+            args, kwargs = body.signature.decode_input(input)
+            if inspect.iscoroutinefunction(body.fn):
+                value = asyncio.run(_awaited(body.fn, args, kwargs))
+                if isinstance(value, _Raised):
+                    return value.error
+            else:
+                value = body.fn(*args, **kwargs)
+            return body.signature.encode_result(value)
     except BaseException as error:
         return contained(error)
+
+
+def _cpu() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def _forget_peak() -> None:
+    # Linux: from now on. Elsewhere the peak is that of the process, of earlier calls too.
+    with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
+
+
+def _peak() -> int:
+    # Not ru_maxrss where there is better: it begins with that of the process which started this one.
+    with contextlib.suppress(OSError, StopIteration), open("/proc/self/status") as lines:
+        return int(next(line.split()[1] for line in lines if line.startswith("VmHWM:"))) * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +230,7 @@ def _load(name: str, path: str) -> ModuleType:
 def _flush() -> None:
     # We end by a kill: what a body printed would be lost in the buffer.
     for stream in (sys.stdout, sys.stderr):
-        with suppress(Exception):
+        with contextlib.suppress(Exception):
             stream.flush()
 
 

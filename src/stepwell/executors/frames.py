@@ -1,13 +1,13 @@
 """What parent and child say to each other: frames of a JSON head and a body of bytes, each with its length.
 
-parent → child   Start, then for each call a Call with the input as body
-child → parent   for each call an empty head with the result as body, or a Failure
+parent → child   Start, then for each call a Call with the input as body, and a Reply to each Ask
+child → parent   during a call Line, Step, Alive and Ask; at its end an Ended, with the result as body or a Failure
 """
 
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -27,11 +27,21 @@ class Target(msgspec.Struct, frozen=True):
     qualname: str
 
 
-class Call(msgspec.Struct, frozen=True):
+class Call(msgspec.Struct, frozen=True, tag=True):
     """A call, and what `current` is to tell during it."""
 
     target: Target
     current: str | None
+
+
+class Reply(msgspec.Struct, frozen=True, tag=True):
+    """To an Ask: a version, and the schema and, as body, the state of what is loaded; or the error to raise."""
+
+    number: int
+    version: int | None = None
+    schema: int | None = None
+    error: str | None = None
+    facts: dict[str, Any] | None = None
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -42,6 +52,46 @@ class Failure(msgspec.Struct, frozen=True):
     traceback: str
     code: str | None
     facts: dict[str, Any]
+
+
+class Ended(msgspec.Struct, frozen=True, tag=True):
+    """How a call ended, and what it took: CPU seconds, and bytes of memory at its peak."""
+
+    failure: Failure | None
+    cpu: float
+    memory: int
+    left_out: int
+    """Log lines that were one too many."""
+
+
+class Line(msgspec.Struct, frozen=True, tag=True):
+    level: str
+    logger: str
+    message: str
+
+
+class Step(msgspec.Struct, frozen=True, tag=True):
+    """Progress; its detail, if it has any, is the body."""
+
+    step: str
+    done: float
+    total: float | None
+
+
+class Alive(msgspec.Struct, frozen=True, tag=True):
+    pass
+
+
+class Ask(msgspec.Struct, frozen=True, tag=True):
+    """For the checkpoint. What is saved is the body."""
+
+    number: int
+    verb: Literal["save", "load"]
+    schema: int
+
+
+ToChild = Call | Reply
+FromChild = Ended | Line | Step | Alive | Ask
 
 
 def pack(head: bytes, body: bytes = b"") -> list[bytes]:

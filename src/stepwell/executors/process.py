@@ -1,7 +1,7 @@
 """Runs bodies in child processes: for work that needs its own core, and for limits that can be enforced.
 
 A child runs one call at a time. When its call is cancelled it is killed, with everything it started; when it
-dies, only its own call notices. Input, result and errors cross as plain data.
+dies, only its own call notices. Input, result and errors cross as plain data, and so does what a body says meanwhile.
 """
 
 from __future__ import annotations
@@ -18,10 +18,25 @@ from typing import Any, Self
 
 import msgspec
 
-from stepwell.context import carried
+from stepwell.context import Inside, Running, carried, measured, running
 from stepwell.executors.base import Body, BodyExited, ProcessDied, RemoteError, nobody
-from stepwell.executors.frames import LENGTHS, Call, Failure, Start, Target, pack
-from stepwell.model.errors import InvalidSetting, NotDecodable, NotEncodable
+from stepwell.executors.frames import (
+    LENGTHS,
+    Alive,
+    Ask,
+    Call,
+    Ended,
+    Failure,
+    FromChild,
+    Line,
+    Reply,
+    Start,
+    Step,
+    Target,
+    pack,
+)
+from stepwell.model.errors import InvalidSetting, NotDecodable, NotEncodable, StateError, Unavailable
+from stepwell.model.notes import Usage
 from stepwell.model.raised import Fatal, Snooze, type_name
 
 MAIN = "__stepwell_main__"
@@ -31,7 +46,7 @@ _READ_AHEAD = 1 << 20
 _LINGER = 1.0
 _REAP_TIMEOUT = 5.0
 
-Answer = tuple[Failure | None, bytes]
+Answer = tuple[Ended, bytes]
 
 
 class ProcessExecutor:
@@ -52,13 +67,14 @@ class ProcessExecutor:
         try:
             async with self._slots:
                 begun()
-                failure, result = await self._call(head, input)
+                ended, result = await self._call(head, input)
         finally:
             self._open -= 1
             if not self._open:
                 self._quiet.set()
-        if failure is not None:
-            raise _revived(failure, in_main=body.fn.__module__ == "__main__")
+        measured(Usage(cpu=round(ended.cpu, 6), memory=ended.memory))
+        if ended.failure is not None:
+            raise _revived(ended.failure, in_main=body.fn.__module__ == "__main__")
         return result
 
     @property
@@ -138,8 +154,9 @@ class _Child:
             return await self._answer()
         except (asyncio.IncompleteReadError, ConnectionError):
             self.kill()
-            code = await asyncio.shield(self.exited)
-            raise _died(code) from None
+            died = _died(await asyncio.shield(self.exited))
+            measured(Usage(signal=died.signal, exit_code=died.exit_code))
+            raise died from None
 
     def kill(self) -> None:
         if self._process.returncode is None:
@@ -147,11 +164,26 @@ class _Child:
         self._writer.transport.abort()
 
     async def _answer(self) -> Answer:
+        """The end of the call; what its body says until then is handed on, and what it asks is answered."""
+        here = running.get()
+        inside = None if here is None else here.inside
+        while True:
+            frame, body = await self._frame()
+            if here is not None and inside is not None:
+                _hand_on(frame, body, here, inside)
+                if isinstance(frame, Ask):
+                    reply, state = await _replied(frame, body, here, inside)
+                    self._writer.writelines(pack(msgspec.json.encode(reply), state))
+                    await self._writer.drain()
+            if isinstance(frame, Ended):
+                return frame, body
+
+    async def _frame(self) -> tuple[FromChild, bytes]:
         lengths = await self._reader.readexactly(LENGTHS.size)
         head_length, body_length = LENGTHS.unpack(lengths)
         head = await self._reader.readexactly(head_length)
         body = await self._reader.readexactly(body_length)
-        return (msgspec.json.decode(head, type=Failure) if head else None), body
+        return msgspec.json.decode(head, type=FromChild), body
 
     async def _exit(self) -> int:
         try:
@@ -162,6 +194,31 @@ class _Child:
             # Not at once: an answer given just before the end may still be in the socket. Not never: a
             # process that left the group may hold the other end, and the call would wait for it.
             asyncio.get_running_loop().call_later(_LINGER, self._writer.transport.abort)
+
+
+def _hand_on(frame: FromChild, body: bytes, here: Running, inside: Inside) -> None:
+    match frame:
+        case Line(level, logger, message):
+            inside.line(here, level, logger, message)
+        case Step(step, done, total):
+            inside.alive(here)
+            inside.progress(here, step, done, total, body or None)
+        case Alive() | Ask():
+            inside.alive(here)
+        case Ended(left_out=lines):
+            inside.leave_out(here, lines)
+
+
+async def _replied(ask: Ask, state: bytes, here: Running, inside: Inside) -> tuple[Reply, bytes]:
+    try:
+        if ask.verb == "save":
+            return Reply(ask.number, version=await inside.save(here.claim, state, ask.schema)), b""
+        saved = await inside.load(here.claim)
+        if saved is None:
+            return Reply(ask.number), b""
+        return Reply(ask.number, version=saved.version, schema=saved.schema), saved.state
+    except (StateError, Unavailable) as error:
+        return Reply(ask.number, error=type(error).__name__, facts=error.facts()), b""
 
 
 async def _spawn(fd: int) -> asyncio.subprocess.Process:

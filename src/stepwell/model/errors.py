@@ -4,7 +4,7 @@ StepwellError
 ├── UsageError        the caller's code is wrong; raised at the call, nothing was written
 │   ├── WrongUse   DuplicateName   UnknownName   NotEncodable   NotDecodable   InvalidSetting   KeyConflict
 ├── StateError        the row is not where the caller believed
-│   ├── NotFound   AlreadyFinished   NotFinished   ClaimLost
+│   ├── NotFound   AlreadyFinished   NotFinished   ClaimLost   NewerCheckpoint
 ├── RunUnsuccessful   what run.result() raises
 │   ├── RunFailed   RunCancelled   RunExpired
 ├── SchemaError       the database's schema and this code do not fit
@@ -142,6 +142,16 @@ class ClaimLost(StateError):
 
     run_id: UUID
     attempt: int
+
+
+@dataclass(eq=False)
+class NewerCheckpoint(StateError):
+    """The checkpoint of run {run_id} was saved with schema {saved}, and this code knows {known}: it is left as it
+    is, for a worker with the newer code."""
+
+    run_id: UUID
+    saved: int
+    known: int
 
 
 @dataclass(eq=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import assert_never
+from typing import Any, assert_never
 
 from stepwell.model.retry import Retry
 from stepwell.model.run import Error, Reason
@@ -15,6 +15,13 @@ class Completed:
     """Not frozen, since nearly every attempt makes one."""
 
     result: bytes
+
+
+@dataclass(slots=True)
+class CompletedWithin(Completed):
+    """Completed by the commit of the body's own transaction, together with what it wrote there."""
+
+    tx: Any
 
 
 @dataclass(frozen=True, slots=True)

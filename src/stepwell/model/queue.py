@@ -10,7 +10,7 @@ from stepwell.model.rate import Rate
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a queue allows; None is no limit."""
+    """What a queue allows, and keeps; None is no limit, and nothing special."""
 
     concurrency: int | None = None
     """Runs of it that may be running, on all workers together."""
@@ -18,6 +18,8 @@ class Limits:
     """Claims of its runs, on all workers together."""
     per_key: int | None = None
     """Runs with the same limit key that may be running; what their task says, if None."""
+    keep: str | None = None
+    """How long its finished runs are kept, if not as long as the rest: "none" or "forever"."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 from stepwell.model.ids import ClaimId, RunId, WorkerId
+from stepwell.model.notes import LogLine, Usage
 from stepwell.model.states import State
 
 Kind = Literal["task", "workflow", "graph"]
@@ -84,6 +85,12 @@ class Attempt:
     worker: UUID
     started_at: datetime
     ended_at: datetime | None
+    host: str | None = None
+    pid: int | None = None
+    """Where its worker ran."""
+    usage: Usage | None = None
+    """Only of a body that ran in a process of its own."""
+    logs: tuple[LogLine, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +131,8 @@ class Claim:
     """What was left, when it was claimed, until it must have ended, and until it is no longer tried."""
     claimed_at: float = 0.0
     """By our own clock; only where something was left."""
+    usage: Usage | None = None
+    """What the attempt took, if that was measured."""
 
     @property
     def left(self) -> timedelta | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from stepwell.model.errors import KeyConflict
 from stepwell.model.ids import RunId
 
 
@@ -24,6 +26,7 @@ class Terms:
     expires: timedelta | None = None
     deadline: timedelta | None = None
     per_key: int | None = None
+    keep: str | None = None
     parent_id: UUID | None = None
     root_id: UUID | None = None
 
@@ -34,7 +37,7 @@ class Terms:
     @property
     def is_plain(self) -> bool:
         """Nothing has to be reckoned for its row: it waits for no time."""
-        return not self.is_delayed and self.expires is None and self.deadline is None
+        return not self.is_delayed and self.expires is None and self.deadline is None and self.keep is None
 
 
 @dataclass(slots=True)
@@ -63,3 +66,12 @@ class Start:
             and self.debounce_key is None
             and self.terms.is_plain
         )
+
+
+def first_by_key(starts: Sequence[Start]) -> dict[str, Start]:
+    """The first start of each key, to which the others with it lead; KeyConflict if they are not the same."""
+    first: dict[str, Start] = {}
+    for start in starts:
+        if start.key is not None and first.setdefault(start.key, start).digest != start.digest:
+            raise KeyConflict(start.key, first[start.key].id)
+    return first

@@ -43,6 +43,7 @@ STARTS: dict[str, frozenset[State]] = {
     "start_run": frozenset({State.PENDING}),
     "debounce_run": frozenset({State.SCHEDULED}),
     "start_run_again": frozenset({State.PENDING}),
+    "start_runs_again": frozenset({State.PENDING}),
 }
 MOVES: dict[str, Moves] = {
     "claim_runs": _from(State.PENDING, to=State.RUNNING),

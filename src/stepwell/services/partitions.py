@@ -1,10 +1,13 @@
-"""`partitions`: the days ahead have theirs before their first row, and what is out of date is forgotten."""
+"""`partitions`: the days ahead have theirs before their first row, and what is past its time goes."""
 
 from __future__ import annotations
 
-from stepwell.engine import retention, workers
+from datetime import timedelta
+
+from stepwell.engine import checkpoints, retention, workers
 from stepwell.services.service import Service
 from stepwell.store.pool import Database
+from stepwell.telemetry import log
 
 LOOK = 3600.0
 BATCH = 1000
@@ -13,15 +16,29 @@ BATCH = 1000
 class Partitions(Service):
     name = "partitions"
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, keep: timedelta | None) -> None:
+        """`keep` is how long finished runs are kept; None, for ever."""
         super().__init__()
         self._database = database
+        self._keep = keep
 
     async def run_once(self) -> float:
         while await retention.forget_keys(self._database, limit=BATCH) == BATCH:
             pass
         await retention.forget_repeated_starts(self._database)
+        await checkpoints.forget(self._database, limit=BATCH)
         await workers.forget(self._database)
+        while await workers.forget_samples(self._database, limit=BATCH) >= BATCH:
+            pass
+        while await retention.forget_brief_runs(self._database, limit=BATCH) == BATCH:
+            pass
+        await retention.forget_brief_queues(self._database, limit=10 * BATCH)
         # Last: a role that owns no tables may not, and is told so; the rest is done all the same.
         await retention.make_partitions(self._database)
+        if self._keep is not None:
+            dropped = await retention.drop_old_days(self._database, self._keep)
+            while await retention.forget_strays(self._database, self._keep, limit=BATCH) == BATCH:
+                pass
+            if dropped:
+                log.info("dropped %s: kept for %s days", ", ".join(dropped), self._keep.days)
         return LOOK

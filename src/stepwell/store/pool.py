@@ -16,23 +16,8 @@ import asyncpg
 
 from stepwell.model.errors import Unavailable
 from stepwell.store.connections import Connection, Connections
+from stepwell.store.sessions import Sessions
 from stepwell.store.statements import Statements, load
-
-# Every statement of the engine is an index lookup. A plan made while a table was small must not outlive
-# it: with these, the index is the only plan there is, whether or not ANALYZE has run. And since there is only one,
-# it is made once: Postgres would plan anew for every call where it hopes for a better one, which takes longer than
-# the call.
-SESSION = {
-    "application_name": "stepwell",
-    "enable_seqscan": "off",
-    "enable_bitmapscan": "off",
-    "jit": "off",
-    "plan_cache_mode": "force_generic_plan",
-    "synchronous_commit": "on",
-    "statement_timeout": "60s",
-    "lock_timeout": "30s",
-    "idle_in_transaction_session_timeout": "60s",
-}
 
 # The server is away, shutting down, starting, no longer the primary, does not let us in, or is ill itself.
 # None of these says anything about what was asked: it is asked again, and nobody is blamed for it.
@@ -54,9 +39,9 @@ _AWAY = (
 )
 # The server took the transaction back by itself: it is certain that nothing was written.
 _TAKEN_BACK = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
-# The driver heard the server's farewell, and not yet that the line is dead; or the server is a replica now,
-# and another is the primary: whoever asks again needs another line.
-_DEAD_LINE = (asyncpg.InternalClientError, asyncpg.ReadOnlySQLTransactionError)
+# The driver heard the server's farewell, or its pooler's, and not yet that the line is dead; or the server is a replica
+# now, and another is the primary: whoever asks again needs another line.
+_DEAD_LINE = (asyncpg.InternalClientError, asyncpg.PostgresConnectionError, asyncpg.ReadOnlySQLTransactionError)
 _TRIES = 5
 ANSWER = 30.0
 """Seconds to wait for an answer: a connection that is half open never gives one."""
@@ -109,10 +94,12 @@ async def _in_turns(chunks: Iterable[bytes]) -> AsyncIterator[bytes]:
 class Database:
     """A pool of connections to one schema."""
 
-    def __init__(self, dsn: str, schema: str, *, size: int = 10) -> None:
+    def __init__(self, dsn: str, schema: str, *, size: int = 10, pooler: bool | None = None) -> None:
+        """`pooler`: whether a pooler lends sessions for a transaction only; None, the first connection finds out."""
         self.dsn = dsn
         self.schema = schema
         self.statements = load(schema)
+        self._sessions = Sessions(dsn, pooler=pooler)
         self._size = size
         self._connections: Connections | None = None
 
@@ -120,6 +107,11 @@ class Database:
         connections = Connections(lambda: self.connect(answer=ANSWER), size=self._size)
         await connections.open()
         self._connections = connections
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether nothing can be heard, or kept in a session, because a pooler lends it to others."""
+        return bool(self._sessions.is_pooled)
 
     async def close(self) -> None:
         if self._connections is not None:
@@ -174,9 +166,7 @@ class Database:
     async def connect(self, *, answer: float | None = ANSWER, **settings: str) -> asyncpg.Connection[Row]:
         """A connection of the caller's own, outside the pool. It waits `answer` seconds for each answer."""
         with reaching():
-            connection = await asyncpg.connect(
-                self.dsn, timeout=10, command_timeout=answer, server_settings=SESSION | settings
-            )
+            connection = await self._sessions.begin(settings, answer=answer)
             try:
                 await prepare(connection)
             except BaseException:

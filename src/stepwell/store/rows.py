@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from stepwell.model.ids import ClaimId
+from stepwell.model.notes import LogLine, Progress, Usage
 from stepwell.model.run import Attempt, Claim, Error, Reason, RunInfo
 from stepwell.model.states import State
 from stepwell.store.pool import Row
@@ -16,7 +17,7 @@ from stepwell.store.pool import Row
 _json = msgspec.json.decode
 
 
-CLAIM = tuple(each.name for each in fields(Claim))[1:-1]
+CLAIM = tuple(each.name for each in fields(Claim))[1:-2]
 """The columns of a claim, in their order: the one thing here that goes by position, for speed."""
 
 
@@ -68,7 +69,28 @@ def attempt(row: Row) -> Attempt:
         worker=row["claimed_by"],
         started_at=row["started_at"],
         ended_at=row["ended_at"],
+        host=row["host"],
+        pid=row["pid"],
+        usage=None if row["usage"] is None else msgspec.json.decode(row["usage"], type=Usage),
     )
+
+
+def stored_usage(given: Usage | None) -> bytes | None:
+    return None if given is None else msgspec.json.encode(given)
+
+
+def progress(row: Row) -> Progress:
+    total = None if row["total"] is None else _number(row["total"])
+    return Progress(row["step"], _number(row["done"]), total, _optional(row["detail"]), row["at"])
+
+
+def _number(stored: float) -> float:
+    """Who counted in whole numbers reads whole numbers."""
+    return int(stored) if stored.is_integer() else stored
+
+
+def log_line(row: Row) -> LogLine:
+    return LogLine(row["attempt"], row["at"], row["level"], row["logger"], row["message"])
 
 
 def error(stored: bytes | None) -> Error | None:

@@ -18,14 +18,15 @@ from collections import deque
 from collections.abc import Callable, Collection, Container, Coroutine, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Protocol
 
-from stepwell.context import Running
+from stepwell.context import Inside, Running
 from stepwell.executors.base import Body, Executor, contained, nobody
 from stepwell.model.outcome import Completed, Outcome, Released
 from stepwell.model.run import Claim, Fence
 from stepwell.telemetry import log
-from stepwell.worker.run_task import failed, overdue, run_task, timed_out
+from stepwell.worker.run_task import failed, overdue, run_task, silent, timed_out
 from stepwell.worker.steps import Rest
 
 CLEANUP = 1.0
@@ -38,6 +39,11 @@ class Runnable(Body, Protocol):
     @property
     def executor(self) -> str:
         """The name of the executor its body runs on."""
+        ...
+
+    @property
+    def heartbeat(self) -> timedelta | None:
+        """How long its body may give no sign of life."""
         ...
 
 
@@ -74,14 +80,18 @@ class Attempts:
         settle: Callable[[Claim, Outcome], None],
         ended: Callable[[], None],
         apart: Callable[[], None],
+        inside: Inside | None = None,
+        noted: Callable[[], None] = nobody,
     ) -> None:
         """`settle` takes an outcome to the tables; `ended` is told when there may be room for more, `apart` when
-        there may be room for one that must be alone."""
+        there may be room for one that must be alone, and `noted` when one has ended that said something `inside`."""
         self._bodies = bodies
         self._slots = slots
         self._settle = settle
         self._told_ended = ended
         self._told_apart = apart
+        self._told_noted = noted
+        self._inside = inside
         self._line: deque[Claim] = deque()
         self._oldest: Claim | None = None
         self._under_way: dict[Claim, Attempt] = {}
@@ -226,6 +236,7 @@ class Attempts:
         stretch = clock() + STRETCH
         while self._line and len(self._under_way) < room:
             attempt, context = Attempt(self._line.popleft()), copy_context()
+            attempt.inside = self._inside
             try:
                 steps = self._run(attempt)
                 awaited = context.run(steps.send, None)
@@ -250,14 +261,16 @@ class Attempts:
 
     def _run(self, attempt: Attempt) -> Coroutine[Any, Any, Outcome]:
         body = self._bodies.by_name[attempt.claim.name]
-        begun = (
-            nobody if attempt.claim.timeout is None and attempt.claim.deadline is None else lambda: self._begun(attempt)
-        )
+        claim, begun = attempt.claim, nobody
+        if claim.timeout is not None or claim.deadline is not None or body.heartbeat is not None:
+            begun = lambda: self._begun(attempt)  # noqa: E731
         return run_task(attempt, body, self._bodies.executors[body.executor], begun=begun)
 
     def _end_at_once(self, attempt: Attempt, outcome: Outcome) -> None:
         self.ended_at_once += 1
         self._settle(attempt.claim, outcome)
+        if attempt.noted is not None:
+            self._told_noted()
 
     # -- those that wait
 
@@ -282,6 +295,8 @@ class Attempts:
             self._conclude(attempt, attempt.verdict)
         else:
             self._conclude(attempt, outcome)
+        if attempt.tx is not None:
+            attempt.tx.close()  # unless it is on its way to the tables with the outcome
 
     def _begun(self, attempt: Attempt) -> None:
         """Its body begins now: what it waited for room before does not count."""
@@ -298,6 +313,17 @@ class Attempts:
         if claim.deadline is not None:
             over = claim.claimed_at + claim.deadline.total_seconds() - time.monotonic()
             self._later(over, attempt, lambda: self.end(attempt, overdue()))
+        if (heartbeat := self._bodies.by_name[claim.name].heartbeat) is not None:
+            attempt.alive_at = attempt.alive_at or time.monotonic()
+            self._listen(attempt, heartbeat.total_seconds())
+
+    def _listen(self, attempt: Attempt, silence: float) -> None:
+        """End it when its body has given no sign of life for so long."""
+        left = attempt.alive_at + silence - time.monotonic()
+        if left > 0:
+            self._later(left, attempt, lambda: self._listen(attempt, silence))
+        else:
+            self.end(attempt, silent(silence))
 
     def _left(self, attempt: Attempt) -> None:
         if self._under_way.pop(attempt.claim, None) is not None:
@@ -313,6 +339,8 @@ class Attempts:
             self.forget([attempt.claim])
         else:
             self._settle(attempt.claim, outcome)
+        if attempt.noted is not None:
+            self._told_noted()
 
     def _settle_without_body(self, attempt: Attempt) -> None:
         if not attempt.settled:
@@ -320,4 +348,6 @@ class Attempts:
             self._conclude(attempt, attempt.verdict)
 
     def _later(self, seconds: float, attempt: Attempt, what: Callable[[], None]) -> None:
-        attempt.timers += (asyncio.get_running_loop().call_later(seconds, what),)
+        loop = asyncio.get_running_loop()
+        ahead = [timer for timer in attempt.timers if timer.when() > loop.time()]
+        attempt.timers = (*ahead, loop.call_later(seconds, what))

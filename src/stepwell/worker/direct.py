@@ -8,18 +8,37 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 
 from stepwell.dispatch.base import WE, WHO, Channel, Dispatch
-from stepwell.engine import runs, settle, workers
+from stepwell.engine import checkpoints, notes, runs, settle, workers
 from stepwell.engine.workers import Identity
 from stepwell.model.ids import ClaimId, RunId
+from stepwell.model.notes import LineNote, Saved, StepNote
 from stepwell.model.run import Claim, Claimed, ClaimedLimited, Exchanged, Order, Wanted
-from stepwell.store.pool import Database, Transaction, reaching
-from stepwell.worker.link import Completion, Renew, Settlement
+from stepwell.model.worker import Vitals
+from stepwell.store.lent import Lending
+from stepwell.store.pool import Database, Transaction, Tx, reaching
+from stepwell.worker.lent import LentTx
+from stepwell.worker.link import Completion, Hold, Settlement
 
 AWAITED = 15.0
 """Seconds for which finished runs are announced after someone last said to be waiting for any."""
 
 FEW = 8
 """Finished runs that are announced by the statement that records them; more are announced after it."""
+
+
+class DirectHold:
+    def __init__(self, tx: Tx, who: Identity, lease: timedelta) -> None:
+        self._tx = tx
+        self._who = who
+        self._lease = lease
+
+    async def renew(self) -> None:
+        with reaching():
+            await workers.renew(self._tx, self._who, self._lease)
+
+    async def sample(self, vitals: Vitals) -> None:
+        with reaching():
+            await workers.sample(self._tx, self._who.id, vitals)
 
 
 class DirectLink:
@@ -32,6 +51,7 @@ class DirectLink:
         self._names = names
         self._lease = lease
         self._awaited_until = 0.0
+        self._lending = Lending(database)
 
     async def claim(self, claim_id: ClaimId, limit: int, *, alone: bool) -> Claimed:
         wanted = Wanted(self._identity.id, self._identity.queues, self._names, limit, alone)
@@ -81,30 +101,43 @@ class DirectLink:
 
     @property
     def _is_awaited(self) -> bool:
+        if not self._dispatch.hears:
+            return True  # someone may wait, who hears us and whom we do not hear
         return self._awaited_until > asyncio.get_running_loop().time()
+
+    async def note(self, steps: Sequence[StepNote], lines: Sequence[LineNote]) -> None:
+        await notes.write(self._database, steps, lines)
+
+    async def save(self, claim: Claim, state: bytes, *, schema: int) -> int:
+        return await checkpoints.save(self._database, claim, state, schema=schema)
+
+    async def load(self, claim: Claim) -> Saved | None:
+        return await checkpoints.load(self._database, claim)
+
+    def lend(self) -> LentTx:
+        return LentTx(self._lending, self._database.statements, self._completed)
+
+    def _completed(self, claim: Claim) -> None:
+        self._announce_finished([claim.id])
+        self._announce_slots([claim])
 
     async def held(self, claim_ids: Sequence[ClaimId] | None) -> list[Claim]:
         return await runs.held(self._database, self._identity.id, claim_ids)
 
     @asynccontextmanager
-    async def lease(self) -> AsyncIterator[Renew]:
+    async def lease(self) -> AsyncIterator[Hold]:
         connection = await self._database.connect()
-
-        async def renew() -> None:
-            with reaching():
-                await workers.renew(
-                    Transaction(connection, self._database.statements, self._database.schema),
-                    self._identity,
-                    self._lease,
-                )
-
         try:
-            yield renew
+            speaking = Transaction(connection, self._database.statements, self._database.schema)
+            yield DirectHold(speaking, self._identity, self._lease)
         finally:
             connection.terminate()
 
     async def leave(self) -> None:
-        await workers.leave(self._database, self._identity.id)
+        try:
+            await workers.leave(self._database, self._identity.id)
+        finally:
+            await self._lending.close()
 
     def hear(
         self, *, work: Callable[[], None], cancelled: Callable[[Container[str] | None], None]

@@ -80,6 +80,8 @@ class Lanes:
         """With the statements on their way; `stop` shortens it."""
         self._coming: set[ClaimId] = set()
         self._witnesses: list[set[ClaimId]] = []
+        self.claimed = 0
+        """Claims so far."""
         self.unheard: set[ClaimId] = set()
         """Claims that were asked for, and whose answer was lost."""
 
@@ -259,6 +261,7 @@ class Lanes:
     def _begin(self, claims: list[Claim]) -> None:
         if not claims:
             return
+        self.claimed += len(claims)
         self._telemetry.tell("worker.claimed", claims=claims)
         if self._stopping.is_set() or not self._open:
             # They were on their way when `stop`, or the loss of the lease, ended all that there was.

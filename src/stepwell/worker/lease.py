@@ -3,6 +3,9 @@
 A body that blocks the worker's event loop can therefore not lose it. What can lose it is the database
 being out of reach for as long as the lease lasts: from then on others may run what this worker holds, so
 it is told to stop, by its own clock, counted from when the last good renewal was *sent*.
+
+On the same connection goes a sample of how the worker fares, after a renewal and never in its way: one that fails is
+left out, and so are those of the next minute; one that gets no answer costs the connection, and not the lease.
 """
 
 from __future__ import annotations
@@ -16,7 +19,8 @@ from datetime import timedelta
 
 from stepwell.model.errors import Unavailable
 from stepwell.telemetry import log
-from stepwell.worker.link import Link, Renew
+from stepwell.worker.link import Hold, Link
+from stepwell.worker.vitals import Meter
 
 _SHARE = 4
 """Renewals per lease: three may fail in a row."""
@@ -24,15 +28,35 @@ _OURS = 7 / 8
 """The part of a lease in which attempts may run. The rest is for giving them back before others take them."""
 _RENEW, _CONNECT = 0.5, 5.0
 """Seconds that each may take, however short the lease."""
+SAMPLE, _NO_SAMPLE = 5.0, 60.0
+"""Seconds between samples; the second after one that failed."""
+
+Load = Callable[[], tuple[int, int]]
+"""How many claims are held, and how many there were so far. Asked from the lease's thread."""
+
+
+def nothing() -> tuple[int, int]:
+    return 0, 0
 
 
 class Lease:
-    def __init__(self, link: Link, length: timedelta, *, lost: Callable[[], None], back: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        link: Link,
+        length: timedelta,
+        *,
+        lost: Callable[[], None],
+        back: Callable[[], None],
+        load: Load = nothing,
+    ) -> None:
         """`lost` and `back` are called on the loop on which `hold` is awaited."""
         self._link = link
         self._length = length.total_seconds()
         self._lost = lost
         self._back = back
+        self._load = load
+        self._meter = Meter()
+        self._sample_at = 0.0
         self._home: asyncio.AbstractEventLoop | None = None
         self._decided = asyncio.Event()
         """Set when the lease is first held, or never will be."""
@@ -104,18 +128,20 @@ class Lease:
             try:
                 async with AsyncExitStack() as connected:
                     async with asyncio.timeout(max(pause, _CONNECT)):
-                        renew = await connected.enter_async_context(self._link.lease())
+                        hold = await connected.enter_async_context(self._link.lease())
                     while not stopped.is_set():
-                        await self._renew(renew)
-                        await _wait(stopped, pause)
+                        await self._renew(hold)
+                        if not await self._sample(hold):
+                            break
+                        await _wait(stopped, min(pause, SAMPLE))
             except (Unavailable, TimeoutError, OSError) as error:
                 log.warning("the lease could not be renewed: %s", error or type(error).__name__)
                 await _wait(stopped, min(pause / 4, 1.0))
 
-    async def _renew(self, renew: Renew) -> None:
+    async def _renew(self, hold: Hold) -> None:
         sent = time.monotonic()
         async with asyncio.timeout(max(self._length / _SHARE, _RENEW)):
-            await renew()
+            await hold.renew()
         if self._loss is not None:
             self._loss.cancel()
         # A timer, so that it is noticed in time, whatever answer is being waited for then.
@@ -125,6 +151,22 @@ class Lease:
         if self._is_lost:
             self._is_lost = False
             self._tell(self._back)
+
+    async def _sample(self, hold: Hold) -> bool:
+        """Whether the connection is as good as before."""
+        now = time.monotonic()
+        if now < self._sample_at:
+            return True
+        self._sample_at = now + SAMPLE
+        try:
+            running, claimed = self._load()
+            async with asyncio.timeout(_RENEW):
+                await hold.sample(self._meter.read(running=running, claimed=claimed))
+        except Exception as error:
+            self._sample_at = now + _NO_SAMPLE
+            log.info("no sample for the next %g s: %s", _NO_SAMPLE, error or type(error).__name__)
+            return not isinstance(error, Unavailable | TimeoutError)
+        return True
 
     def _lose(self) -> None:
         self._is_lost = True

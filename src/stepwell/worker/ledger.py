@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
-from stepwell.model.errors import Unavailable
+from stepwell.model.errors import ClaimLost, Unavailable
 from stepwell.model.ids import RunId
-from stepwell.model.outcome import Completed, Failed, Outcome
+from stepwell.model.outcome import Completed, CompletedWithin, Failed, Outcome
 from stepwell.model.run import Claim, Error, Reason
 from stepwell.telemetry import Telemetry, log
 from stepwell.worker.link import Completion, Link, Settlement
+from stepwell.worker.run_task import failed
 
 GROUP = 500
 
@@ -39,6 +40,7 @@ class Ledger:
         self._completed: deque[Completion] = deque()
         self._waiting: deque[Settlement] = deque()
         self._returned: deque[Sequence[Settlement]] = deque()
+        self._recordings: set[asyncio.Task[None]] = set()
         self._unsettled = 0
         self._exchanging = True
         self._stirred = asyncio.Event()
@@ -51,10 +53,15 @@ class Ledger:
 
     def add(self, claim: Claim, outcome: Outcome) -> None:
         self._unsettled += 1
-        if type(outcome) is Completed and self._exchanging:
+        if type(outcome) is Completed and self._exchanging and claim.usage is None:
             self._completed.append((claim, outcome))
             if len(self._completed) == 1:
                 self._told_completed()
+        elif isinstance(outcome, CompletedWithin):
+            completing = outcome.tx.complete(claim, outcome.result)
+            recording = asyncio.create_task(self._record(claim, outcome, completing))
+            self._recordings.add(recording)
+            recording.add_done_callback(self._recordings.discard)
         else:
             self._waiting.append((claim, outcome))
             self._stirred.set()
@@ -75,7 +82,7 @@ class Ledger:
             return taken
         return [completed.popleft() for _ in range(GROUP)]
 
-    def returned(self, group: Sequence[Completion]) -> None:
+    def returned(self, group: Sequence[Settlement]) -> None:
         """An exchange did not get them through, or did and lost its answer."""
         if group:
             self._returned.append(group)
@@ -102,13 +109,50 @@ class Ledger:
         await self._empty.wait()
 
     async def run(self) -> None:
+        try:
+            while True:
+                await self._stirred.wait()
+                self._stirred.clear()
+                while self._returned:
+                    await self._settle(self._returned.popleft(), repeated=True)
+                while self._waiting:
+                    await self._settle([self._waiting.popleft() for _ in range(min(GROUP, len(self._waiting)))])
+        finally:
+            for recording in self._recordings:
+                recording.cancel()
+            await asyncio.gather(*self._recordings, return_exceptions=True)
+
+    async def _record(self, claim: Claim, outcome: CompletedWithin, completing: Awaitable[None]) -> None:
+        """A run that is completed by its body's own transaction."""
+        lost: set[RunId] = set()
+        try:
+            await completing
+        except ClaimLost:
+            lost.add(claim.id)
+        except Unavailable as error:
+            log.warning("the transaction of %s %s lost its answer: %s", claim.name, claim.id, error)
+            self.returned([(claim, await self._looked_up(claim, outcome, error))])
+            return
+        except Exception as error:
+            self._waiting.append((claim, failed(error)))
+            self._stirred.set()
+            return
+        self.settled([(claim, outcome)], lost)
+
+    async def _looked_up(self, claim: Claim, outcome: Completed, error: Unavailable) -> Outcome:
+        """What came of a commit that lost its answer, as far as it can be seen: where the claim is gone, it was.
+
+        A commit that is still on its way holds its locks: who settles the claim waits for them, and finds it done.
+        """
+        pause = 0.05
         while True:
-            await self._stirred.wait()
-            self._stirred.clear()
-            while self._returned:
-                await self._settle(self._returned.popleft(), repeated=True)
-            while self._waiting:
-                await self._settle([self._waiting.popleft() for _ in range(min(GROUP, len(self._waiting)))])
+            try:
+                held = await self._link.held([claim.claim_id])
+            except Unavailable:
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, 1.0)
+            else:
+                return failed(error) if claim.fence in {each.fence for each in held} else Completed(outcome.result)
 
     async def _settle(self, group: Sequence[Settlement], *, repeated: bool = False) -> None:
         """Settle a group, for as long as it takes. If it is refused as a whole, one by one."""

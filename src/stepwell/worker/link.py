@@ -1,18 +1,30 @@
-"""What a worker asks of the system: eight verbs. How they travel is the link's business."""
+"""What a worker asks of the system: twelve verbs. How they travel is the link's business."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from stepwell.model.ids import ClaimId, RunId
+from stepwell.model.notes import LineNote, Saved, StepNote
 from stepwell.model.outcome import Completed, Outcome
 from stepwell.model.run import Claim, Claimed, ClaimedLimited, Exchanged, Order
+from stepwell.model.worker import Vitals
+from stepwell.own_tx import OwnTx
 
 Settlement = tuple[Claim, Outcome]
 Completion = tuple[Claim, Completed]
-Renew = Callable[[], Awaitable[None]]
+
+
+class Hold(Protocol):
+    """A way to keep the lease, on a connection that does nothing else."""
+
+    async def renew(self) -> None: ...
+
+    async def sample(self, vitals: Vitals) -> None:
+        """Note how the worker fares. Nothing is decided by it, and anything may keep it from being noted."""
+        ...
 
 
 class Link(Protocol):
@@ -38,11 +50,27 @@ class Link(Protocol):
         """
         ...
 
+    async def note(self, steps: Sequence[StepNote], lines: Sequence[LineNote]) -> None:
+        """Write down what bodies said. To repeat it does no harm."""
+        ...
+
+    async def save(self, claim: Claim, state: bytes, *, schema: int) -> int:
+        """Save a checkpoint; its version. Raises ClaimLost, or NewerCheckpoint."""
+        ...
+
+    async def load(self, claim: Claim) -> Saved | None:
+        """The checkpoint of the claim's run. Raises ClaimLost."""
+        ...
+
+    def lend(self) -> OwnTx:
+        """A transaction for a body's own writes, with whose commit its run is completed."""
+        ...
+
     async def held(self, claim_ids: Sequence[ClaimId] | None) -> list[Claim]:
         """What the system says this worker holds, of these claims or at all: bare claims."""
         ...
 
-    def lease(self) -> AbstractAsyncContextManager[Renew]:
+    def lease(self) -> AbstractAsyncContextManager[Hold]:
         """For the lease's own thread and loop: a way to renew that shares nothing with the other verbs."""
         ...
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from stepwell.context import Running, running
 from stepwell.executors.base import Body, Executor, ProcessDied, code_text, message_text, traceback_text, type_names
 from stepwell.model.errors import NotEncodable
-from stepwell.model.outcome import Completed, Failed, Outcome, Snoozed
+from stepwell.model.outcome import Completed, CompletedWithin, Failed, Outcome, Snoozed
 from stepwell.model.raised import Fatal, Snooze
 from stepwell.model.run import OVERDUE, Error, Reason
 
@@ -17,7 +17,8 @@ async def run_task(attempt: Running, body: Body, executor: Executor, *, begun: C
     """How the attempt ended. Raises only CancelledError, when the worker itself ends it."""
     running.set(attempt)
     try:
-        return Completed(await executor.run(body, attempt.claim.input, begun))
+        result = await executor.run(body, attempt.claim.input, begun)
+        return Completed(result) if attempt.tx is None else CompletedWithin(result, attempt.tx)
     except asyncio.CancelledError:
         raise
     except Snooze as snooze:
@@ -54,6 +55,14 @@ def _reason(error: BaseException) -> Reason:
 
 def overdue() -> Failed:
     return Failed(OVERDUE)
+
+
+def silent(seconds: float) -> Failed:
+    message = (
+        f"the attempt gave no sign of life for {seconds:g} s, its heartbeat: "
+        "neither current.heartbeat(), nor progress, nor a checkpoint"
+    )
+    return Failed(Error("TimeoutError", message, Reason.TIMED_OUT, types=("TimeoutError", "OSError", "Exception")))
 
 
 def timed_out(seconds: float) -> Failed:

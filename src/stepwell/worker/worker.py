@@ -15,18 +15,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Container, Sequence
+from contextlib import suppress
 from datetime import timedelta
 
 from stepwell.beside import beside, within
 from stepwell.model.errors import Unavailable
 from stepwell.model.outcome import Released
 from stepwell.model.run import Claim
+from stepwell.own_tx import lend_from_here
 from stepwell.telemetry import Telemetry, log
 from stepwell.worker.attempts import CLEANUP, Attempts, Bodies
 from stepwell.worker.lanes import Lanes
 from stepwell.worker.lease import Lease
 from stepwell.worker.ledger import Ledger
 from stepwell.worker.link import Link, Settlement
+from stepwell.worker.notes import Notes
 
 WATCH = 1.0
 WATCH_ALL = 10.0
@@ -36,26 +39,42 @@ FLUSH = 10.0
 
 
 class Worker:
-    def __init__(self, link: Link, bodies: Bodies, telemetry: Telemetry, *, slots: int, lease: timedelta) -> None:
+    def __init__(
+        self,
+        link: Link,
+        bodies: Bodies,
+        telemetry: Telemetry,
+        *,
+        slots: int,
+        lease: timedelta,
+        capture: int | None = None,
+    ) -> None:
+        """`capture` is the level from which on the log lines of bodies are kept."""
         self._link = link
         self._telemetry = telemetry
-        self._lease = Lease(link, lease, lost=self._lease_lost, back=self._lease_back)
+        self._lease = Lease(link, lease, lost=self._lease_lost, back=self._lease_back, load=self._load)
         self._look = asyncio.Event()
         self._ledger = Ledger(link, telemetry, settled=self._settled, completed=self._stir)
-        self._attempts = Attempts(bodies, slots=slots, settle=self._ledger.add, ended=self._stir, apart=self._apart)
+        self._notes = Notes(link, capture=capture)
+        self._attempts = Attempts(
+            bodies, slots=slots, settle=self._ledger.add, ended=self._stir, apart=self._apart, inside=self._notes,
+            noted=self._notes.ended,
+        )  # fmt: skip
         self._lanes = Lanes(link, self._attempts, self._ledger, telemetry, slots=slots, unheard=self._look.set)
         self._stopping = False
         self._gone = asyncio.Event()
 
     async def run(self) -> None:
         """Work until `stop`. Any part that ends by itself ends the worker: none may die unseen."""
+        lend_from_here(self._link.lend)
         unhear = self._link.hear(work=self._lanes.heard, cancelled=self._cancelled)
         try:
             await self._lease.hold()
             if not self._stopping:
                 self._lanes.open()
                 self._telemetry.tell("worker.ready")
-            async with beside(self._ledger.run(), self._watch(), self._lease.fails()):
+            parts = (self._ledger.run(), self._watch(), self._lease.fails(), self._notes.run())
+            async with beside(*parts):
                 try:
                     await self._lanes.run()
                 except Exception:
@@ -64,6 +83,7 @@ class Worker:
                 self._ledger.no_more_exchanges()
                 await self._attempts.idle()
                 await within(FLUSH, self._flushed())
+                await within(CLEANUP, self._noted())
         finally:
             unhear()
             self._attempts.end_all(None)
@@ -102,6 +122,11 @@ class Worker:
             await asyncio.sleep(WATCH / 20)
         await self._ledger.drained()
 
+    async def _noted(self) -> None:
+        """The last words of bodies; without a database, they are lost."""
+        with suppress(Unavailable):
+            await self._notes.flush()
+
     def _stir(self) -> None:
         self._lanes.stir()
 
@@ -119,6 +144,9 @@ class Worker:
         log.error("the lease is lost: others may run what is held here, so it is ended")
         self._lanes.close()
         self._attempts.end_all(Released())
+
+    def _load(self) -> tuple[int, int]:
+        return len(self._attempts.known), self._lanes.claimed
 
     def _lease_back(self) -> None:
         self._lanes.open()

@@ -141,7 +141,7 @@ class Bare:
         await self.wake()
         await self._claim(claimer, claim_id)
         body = time.perf_counter()
-        await claimer.rows("complete_runs", ids=[start.id], claim_ids=[claim_id], results=[NULL])
+        await claimer.rows("complete_runs", ids=[start.id], claim_ids=[claim_id], results=[NULL], usages=[None])
         await self.wake()
         await caller.rows("results", ids=[start.id])
         return Probe((body - begin) * 1000, (time.perf_counter() - begin) * 1000)

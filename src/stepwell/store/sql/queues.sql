@@ -2,13 +2,14 @@
 
 -- name: set_queue
 -- Each setting is given or left as it is: `:sets` names those that are given.
-insert into stepwell.queues as q (name, concurrency, rate, rate_period, per_key)
-values (:name::text, :concurrency::int, :rate::int, :rate_period::interval, :per_key::int)
+insert into stepwell.queues as q (name, concurrency, rate, rate_period, per_key, keep)
+values (:name::text, :concurrency::int, :rate::int, :rate_period::interval, :per_key::int, :keep::text)
     on conflict (name) do update
    set concurrency = case when 'concurrency' = any(:sets::text[]) then excluded.concurrency else q.concurrency end,
        rate = case when 'rate' = any(:sets::text[]) then excluded.rate else q.rate end,
        rate_period = case when 'rate' = any(:sets::text[]) then excluded.rate_period else q.rate_period end,
        per_key = case when 'per_key' = any(:sets::text[]) then excluded.per_key else q.per_key end,
+       keep = case when 'keep' = any(:sets::text[]) then excluded.keep else q.keep end,
        claims = q.claims + 1
 returning q.name;
 
@@ -55,7 +56,7 @@ with recursive plain (queue) as (
      union
     select r.queue from running r
 )
-select s.name, q.concurrency, q.rate, q.rate_period, q.per_key, q.paused_at, q.paused_by,
+select s.name, q.concurrency, q.rate, q.rate_period, q.per_key, q.keep, q.paused_at, q.paused_by,
        (select count(*) from stepwell.runs r where r.state = 'pending' and r.limit_key is null and r.queue = s.name)
        + (select count(*) from stepwell.runs r
            where r.state = 'pending' and r.limit_key is not null and r.queue = s.name) as pending,

@@ -16,7 +16,11 @@ select k.key, k.digest, k.run_id
 -- The outcome of those of these runs that have finished.
 select f.id, f.name, f.state, f.result, f.error, f.attempt
   from stepwell.finished_runs f
- where f.id = any(:ids::uuid[]);
+ where f.id = any(:ids::uuid[])
+ union all
+select k.id, k.name, k.state, k.result, k.error, k.attempt
+  from stepwell.kept_runs k
+ where k.id = any(:ids::uuid[]);
 
 -- name: recent_results
 -- The same, of runs that finished just now: a look into one day, or two, and not into every day that is kept.
@@ -28,14 +32,21 @@ select f.id, f.name, f.state, f.result, f.error, f.attempt
 -- name: existing_runs
 select r.id from stepwell.runs r where r.id = any(:ids::uuid[])
  union all
-select f.id from stepwell.finished_runs f where f.id = any(:ids::uuid[]);
+select f.id from stepwell.finished_runs f where f.id = any(:ids::uuid[])
+ union all
+select k.id from stepwell.kept_runs k where k.id = any(:ids::uuid[]);
 
 -- name: unique_runs
 -- Of what is unique while unfinished, the run that is.
 select r.unique_key, r.id from stepwell.runs r where r.unique_key = any(:keys::text[]);
 
 -- name: attempts_of
-select * from stepwell.all_attempts a where a.run_id = :id::uuid order by a.attempt;
+-- With where their workers ran.
+select a.*, w.host, w.pid
+  from stepwell.all_attempts a
+  left join stepwell.workers w on w.id = a.claimed_by
+ where a.run_id = :id::uuid
+ order by a.attempt;
 
 -- name: list_runs
 -- Newest first; the page ends where the next begins. A filter that is null lets everything through.

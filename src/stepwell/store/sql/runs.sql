@@ -13,16 +13,17 @@ with done as (
      where r.id = any(:ids::uuid[])
        and r.claim_id = (:claim_ids::uuid[])[width_bucket(r.id, :ids::uuid[])]
        and r.state = 'running'
-    returning r.*, (:results::jsonb[])[width_bucket(r.id, :ids::uuid[])] as result
+    returning r.*, (:results::jsonb[])[width_bucket(r.id, :ids::uuid[])] as result,
+              (:usages::jsonb[])[width_bucket(r.id, :ids::uuid[])] as usage
 )
 insert into stepwell.finished_runs (
            id, kind, name, queue, priority, state, input, result, key, tags, retry, timeout, attempt,
            failures, expires_at, claim_id, claimed_by, started_at, created_at, finished_at, parent_id,
-           root_id, retry_of, node, map_index, limit_key, per_key
+           root_id, retry_of, node, map_index, limit_key, per_key, keep, usage
        )
 select id, kind, name, queue, priority, 'completed', input, result, key, tags, retry, timeout, attempt,
        failures, expires_at, claim_id, claimed_by, started_at, created_at, stepwell.now(), parent_id,
-       root_id, retry_of, node, map_index, limit_key, per_key
+       root_id, retry_of, node, map_index, limit_key, per_key, keep, usage
   from done
 returning id;
 
@@ -33,16 +34,17 @@ with done as (
      where r.id = any(:ids::uuid[])
        and r.claim_id = (:claim_ids::uuid[])[width_bucket(r.id, :ids::uuid[])]
        and r.state = 'running'
-    returning r.*, (:errors::jsonb[])[width_bucket(r.id, :ids::uuid[])] as error
+    returning r.*, (:errors::jsonb[])[width_bucket(r.id, :ids::uuid[])] as error,
+              (:usages::jsonb[])[width_bucket(r.id, :ids::uuid[])] as usage
 )
 insert into stepwell.finished_runs (
            id, kind, name, queue, priority, state, input, error, key, tags, retry, timeout, attempt,
            failures, expires_at, claim_id, claimed_by, started_at, created_at, finished_at, parent_id,
-           root_id, retry_of, node, map_index, limit_key, per_key
+           root_id, retry_of, node, map_index, limit_key, per_key, keep, usage
        )
 select id, kind, name, queue, priority, 'failed', input, error, key, tags, retry, timeout, attempt,
        failures + 1, expires_at, claim_id, claimed_by, started_at, created_at, stepwell.now(), parent_id,
-       root_id, retry_of, node, map_index, limit_key, per_key
+       root_id, retry_of, node, map_index, limit_key, per_key, keep, usage
   from done
 returning id;
 
@@ -51,15 +53,16 @@ returning id;
 -- The attempt failed and will be tried again after a while.
 with held as materialized (
     select r.id, r.attempt, r.claim_id, r.claimed_by, r.started_at,
-           (:errors::jsonb[])[width_bucket(r.id, :ids::uuid[])] as error
+           (:errors::jsonb[])[width_bucket(r.id, :ids::uuid[])] as error,
+           (:usages::jsonb[])[width_bucket(r.id, :ids::uuid[])] as usage
       from stepwell.runs r
      where r.id = any(:ids::uuid[])
        and r.claim_id = (:claim_ids::uuid[])[width_bucket(r.id, :ids::uuid[])]
        and r.state = 'running'
        for update
 ), ended as (
-    insert into stepwell.attempts (run_id, attempt, outcome, error, claim_id, claimed_by, started_at, ended_at)
-    select id, attempt, 'failed', error, claim_id, claimed_by, started_at, stepwell.now() from held
+    insert into stepwell.attempts (run_id, attempt, outcome, error, claim_id, claimed_by, started_at, ended_at, usage)
+    select id, attempt, 'failed', error, claim_id, claimed_by, started_at, stepwell.now(), usage from held
 )
 update stepwell.runs r
    set state = 'scheduled',
@@ -78,15 +81,16 @@ returning r.id;
 -- The attempt failed and is tried again at once.
 with held as materialized (
     select r.id, r.attempt, r.claim_id, r.claimed_by, r.started_at,
-           (:errors::jsonb[])[width_bucket(r.id, :ids::uuid[])] as error
+           (:errors::jsonb[])[width_bucket(r.id, :ids::uuid[])] as error,
+           (:usages::jsonb[])[width_bucket(r.id, :ids::uuid[])] as usage
       from stepwell.runs r
      where r.id = any(:ids::uuid[])
        and r.claim_id = (:claim_ids::uuid[])[width_bucket(r.id, :ids::uuid[])]
        and r.state = 'running'
        for update
 ), ended as (
-    insert into stepwell.attempts (run_id, attempt, outcome, error, claim_id, claimed_by, started_at, ended_at)
-    select id, attempt, 'failed', error, claim_id, claimed_by, started_at, stepwell.now() from held
+    insert into stepwell.attempts (run_id, attempt, outcome, error, claim_id, claimed_by, started_at, ended_at, usage)
+    select id, attempt, 'failed', error, claim_id, claimed_by, started_at, stepwell.now(), usage from held
 )
 update stepwell.runs r
    set state = 'pending',
@@ -102,15 +106,16 @@ returning r.id;
 -- name: snooze_runs
 -- moves: running -> scheduled
 with held as materialized (
-    select r.id, r.attempt, r.claim_id, r.claimed_by, r.started_at
+    select r.id, r.attempt, r.claim_id, r.claimed_by, r.started_at,
+           (:usages::jsonb[])[width_bucket(r.id, :ids::uuid[])] as usage
       from stepwell.runs r
      where r.id = any(:ids::uuid[])
        and r.claim_id = (:claim_ids::uuid[])[width_bucket(r.id, :ids::uuid[])]
        and r.state = 'running'
        for update
 ), ended as (
-    insert into stepwell.attempts (run_id, attempt, outcome, claim_id, claimed_by, started_at, ended_at)
-    select id, attempt, 'snoozed', claim_id, claimed_by, started_at, stepwell.now() from held
+    insert into stepwell.attempts (run_id, attempt, outcome, claim_id, claimed_by, started_at, ended_at, usage)
+    select id, attempt, 'snoozed', claim_id, claimed_by, started_at, stepwell.now(), usage from held
 )
 update stepwell.runs r
    set state = 'scheduled',
@@ -179,10 +184,10 @@ with next as materialized (
 )
 insert into stepwell.finished_runs (
            id, kind, name, queue, priority, state, input, key, tags, retry, timeout, attempt, failures,
-           expires_at, created_at, finished_at, parent_id, root_id, retry_of, node, map_index, limit_key, per_key
+           expires_at, created_at, finished_at, parent_id, root_id, retry_of, node, map_index, limit_key, per_key, keep
        )
 select id, kind, name, queue, priority, 'expired', input, key, tags, retry, timeout, attempt, failures,
-       expires_at, created_at, stepwell.now(), parent_id, root_id, retry_of, node, map_index, limit_key, per_key
+       expires_at, created_at, stepwell.now(), parent_id, root_id, retry_of, node, map_index, limit_key, per_key, keep
   from done
 returning id;
 
@@ -204,10 +209,10 @@ with next as materialized (
 )
 insert into stepwell.finished_runs (
            id, kind, name, queue, priority, state, input, error, key, tags, retry, timeout, attempt, failures,
-           expires_at, created_at, finished_at, parent_id, root_id, retry_of, node, map_index, limit_key, per_key
+           expires_at, created_at, finished_at, parent_id, root_id, retry_of, node, map_index, limit_key, per_key, keep
        )
 select id, kind, name, queue, priority, 'failed', input, :error::jsonb, key, tags, retry, timeout, attempt, failures,
-       expires_at, created_at, stepwell.now(), parent_id, root_id, retry_of, node, map_index, limit_key, per_key
+       expires_at, created_at, stepwell.now(), parent_id, root_id, retry_of, node, map_index, limit_key, per_key, keep
   from done
 returning id;
 
@@ -222,11 +227,11 @@ with done as (
 insert into stepwell.finished_runs (
            id, kind, name, queue, priority, state, input, key, tags, retry, timeout, attempt, failures,
            expires_at, claim_id, claimed_by, started_at, created_at, finished_at, parent_id, root_id,
-           retry_of, node, map_index, limit_key, per_key
+           retry_of, node, map_index, limit_key, per_key, keep
        )
 select id, kind, name, queue, priority, 'cancelled', input, key, tags, retry, timeout, attempt, failures,
        expires_at, claim_id, claimed_by, started_at, created_at, stepwell.now(), parent_id, root_id,
-       retry_of, node, map_index, limit_key, per_key
+       retry_of, node, map_index, limit_key, per_key, keep
   from done
 returning id;
 

@@ -1,5 +1,6 @@
 -- What the migrations make. Written by a test: STEPWELL_WRITE_SCHEMA=1 ./dev test tests/store/test_schema.py
 
+create domain stepwell.keeping as text constraint keeping_is_known CHECK ((VALUE = ANY (ARRAY['none'::text, 'forever'::text])));
 create domain stepwell.kind_name as text constraint kind_is_known CHECK ((VALUE = ANY (ARRAY['task'::text, 'workflow'::text, 'graph'::text])));
 create domain stepwell.limit_name as text constraint limit_key_is_sane CHECK (((octet_length(VALUE) >= 1) AND (octet_length(VALUE) <= 200)));
 create domain stepwell.object_value as jsonb constraint json_is_object CHECK ((jsonb_typeof(VALUE) = 'object'::text));
@@ -18,6 +19,7 @@ create table stepwell.attempts (
     claimed_by uuid not null,
     started_at timestamp with time zone not null,
     ended_at timestamp with time zone not null,
+    usage jsonb,
     constraint attempts_pkey PRIMARY KEY (run_id, attempt),
     constraint error_iff_failed CHECK (((outcome = 'failed'::text) = (error IS NOT NULL))),
     constraint outcome_is_known CHECK ((outcome = ANY (ARRAY['failed'::text, 'snoozed'::text, 'released'::text])))
@@ -25,6 +27,17 @@ create table stepwell.attempts (
 CREATE TRIGGER attempts_never_change BEFORE DELETE OR UPDATE ON stepwell.attempts FOR EACH STATEMENT EXECUTE FUNCTION stepwell.refuse_change();
 
 create table stepwell.attempts_default partition of stepwell.attempts default;
+
+create table stepwell.checkpoints (
+    run_id uuid not null,
+    version integer not null,
+    schema integer not null,
+    attempt integer not null,
+    state jsonb not null,
+    saved_at timestamp with time zone not null,
+    constraint checkpoints_pkey PRIMARY KEY (run_id),
+    constraint version_counts_from_one CHECK ((version > 0))
+) with (fillfactor=50);
 
 create table stepwell.events (
     run_id uuid not null,
@@ -69,13 +82,52 @@ create table stepwell.finished_runs (
     map_index integer,
     limit_key text collate "C",
     per_key integer,
+    usage jsonb,
+    keep text collate "C",
     constraint finished_runs_pkey PRIMARY KEY (id, finished_at),
     constraint row_fits_state CHECK (((state = ANY (ARRAY['completed'::text, 'failed'::text, 'cancelled'::text, 'expired'::text, 'skipped'::text])) AND ((state = 'completed'::text) = (result IS NOT NULL)) AND ((state = 'failed'::text) = (error IS NOT NULL)) AND (num_nulls(claim_id, claimed_by, started_at) = ANY (ARRAY[0, 3]))))
 ) partition by RANGE (finished_at);
+CREATE INDEX finished_runs_brief ON ONLY stepwell.finished_runs USING btree (id) WHERE (keep = 'none'::text);
 CREATE INDEX finished_runs_failed ON ONLY stepwell.finished_runs USING btree (id) WHERE (state = 'failed'::text);
 CREATE TRIGGER finished_runs_never_change BEFORE UPDATE ON stepwell.finished_runs FOR EACH STATEMENT EXECUTE FUNCTION stepwell.refuse_change();
 
 create table stepwell.finished_runs_default partition of stepwell.finished_runs default;
+
+create table stepwell.kept_runs (
+    id uuid not null,
+    kind text collate "C" not null,
+    name text collate "C" not null,
+    queue text collate "C" not null,
+    priority smallint not null,
+    state text collate "C" not null,
+    input jsonb not null,
+    result jsonb,
+    error jsonb,
+    key text collate "C",
+    tags jsonb,
+    retry jsonb not null,
+    timeout interval,
+    attempt integer not null,
+    failures integer not null,
+    expires_at timestamp with time zone,
+    claim_id uuid,
+    claimed_by uuid,
+    started_at timestamp with time zone,
+    created_at timestamp with time zone not null,
+    finished_at timestamp with time zone not null,
+    parent_id uuid,
+    root_id uuid,
+    retry_of uuid,
+    node text collate "C",
+    map_index integer,
+    limit_key text collate "C",
+    per_key integer,
+    usage jsonb,
+    keep text collate "C",
+    constraint kept_runs_pkey PRIMARY KEY (id),
+    constraint row_fits_state CHECK (((state = ANY (ARRAY['completed'::text, 'failed'::text, 'cancelled'::text, 'expired'::text, 'skipped'::text])) AND ((state = 'completed'::text) = (result IS NOT NULL)) AND ((state = 'failed'::text) = (error IS NOT NULL)) AND (num_nulls(claim_id, claimed_by, started_at) = ANY (ARRAY[0, 3]))))
+);
+CREATE TRIGGER kept_runs_never_change BEFORE UPDATE ON stepwell.kept_runs FOR EACH STATEMENT EXECUTE FUNCTION stepwell.refuse_change();
 
 create table stepwell.keys (
     key text collate "C" not null,
@@ -102,6 +154,19 @@ create table stepwell.migrations (
     constraint migrations_pkey PRIMARY KEY (version)
 );
 
+create table stepwell.progress (
+    run_id uuid not null,
+    step text collate "C" not null,
+    attempt integer not null,
+    done double precision not null,
+    total double precision,
+    detail jsonb,
+    at timestamp with time zone not null,
+    constraint progress_pkey PRIMARY KEY (run_id, step)
+) partition by RANGE (run_id);
+
+create table stepwell.progress_default partition of stepwell.progress default;
+
 create table stepwell.queues (
     name text collate "C" not null,
     paused_at timestamp with time zone,
@@ -114,6 +179,7 @@ create table stepwell.queues (
     claims bigint default 0 not null,
     last_key text collate "C" default ''::text not null,
     capped boolean default ((concurrency IS NOT NULL) OR (rate IS NOT NULL)) not null,
+    keep stepwell.keeping collate "C",
     constraint queues_pkey PRIMARY KEY (name),
     constraint concurrency_is_positive CHECK ((concurrency > 0)),
     constraint name_is_sane CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 100))),
@@ -135,6 +201,19 @@ create table stepwell.repeated_starts (
     at timestamp with time zone default stepwell.now() not null,
     constraint repeated_starts_pkey PRIMARY KEY (run_id)
 );
+
+create table stepwell.run_logs (
+    run_id uuid not null,
+    attempt integer not null,
+    idx integer not null,
+    at timestamp with time zone not null,
+    level text collate "C" not null,
+    logger text collate "C" not null,
+    message text not null,
+    constraint run_logs_pkey PRIMARY KEY (run_id, attempt, idx)
+) partition by RANGE (run_id);
+
+create table stepwell.run_logs_default partition of stepwell.run_logs default;
 
 create table stepwell.runs (
     id uuid not null,
@@ -168,6 +247,7 @@ create table stepwell.runs (
     unique_key stepwell.run_key collate "C",
     debounce_key stepwell.run_key collate "C",
     deadline_at timestamp with time zone,
+    keep stepwell.keeping collate "C",
     constraint runs_pkey PRIMARY KEY (id),
     constraint row_fits_state CHECK ((
 CASE
@@ -186,6 +266,17 @@ CREATE INDEX runs_pending ON stepwell.runs USING btree (queue, priority, id) WHE
 CREATE INDEX runs_slots ON stepwell.runs USING btree (queue, slot) WHERE (slot IS NOT NULL);
 CREATE UNIQUE INDEX runs_unique ON stepwell.runs USING btree (unique_key) WHERE (unique_key IS NOT NULL);
 
+create unlogged table stepwell.worker_samples (
+    worker_id uuid not null,
+    at timestamp with time zone default stepwell.now() not null,
+    cpu real not null,
+    memory bigint not null,
+    running integer not null,
+    claimed bigint not null,
+    constraint worker_samples_pkey PRIMARY KEY (worker_id, at)
+);
+CREATE INDEX worker_samples_at ON stepwell.worker_samples USING btree (at);
+
 create table stepwell.workers (
     id uuid not null,
     name text not null,
@@ -197,6 +288,7 @@ create table stepwell.workers (
     started_at timestamp with time zone default stepwell.now() not null,
     lease_until timestamp with time zone not null,
     stopped_at timestamp with time zone,
+    names text[],
     constraint workers_pkey PRIMARY KEY (id),
     constraint slots_are_positive CHECK ((slots > 0))
 ) with (fillfactor=50);
@@ -208,7 +300,8 @@ SELECT run_id,
     error,
     claimed_by,
     started_at,
-    ended_at
+    ended_at,
+    usage
    FROM stepwell.attempts
 UNION ALL
  SELECT id AS run_id,
@@ -217,8 +310,20 @@ UNION ALL
     error,
     claimed_by,
     started_at,
-    finished_at AS ended_at
+    finished_at AS ended_at,
+    usage
    FROM stepwell.finished_runs
+  WHERE (claimed_by IS NOT NULL)
+UNION ALL
+ SELECT id AS run_id,
+    attempt,
+    state AS outcome,
+    error,
+    claimed_by,
+    started_at,
+    finished_at AS ended_at,
+    usage
+   FROM stepwell.kept_runs
   WHERE (claimed_by IS NOT NULL)
 UNION ALL
  SELECT id AS run_id,
@@ -227,7 +332,8 @@ UNION ALL
     NULL::jsonb AS error,
     claimed_by,
     started_at,
-    NULL::timestamp with time zone AS ended_at
+    NULL::timestamp with time zone AS ended_at,
+    NULL::jsonb AS usage
    FROM stepwell.runs
   WHERE (claimed_by IS NOT NULL);
 
@@ -282,7 +388,87 @@ UNION ALL
     retry_of,
     node,
     map_index
-   FROM stepwell.finished_runs;
+   FROM stepwell.finished_runs
+UNION ALL
+ SELECT id,
+    kind,
+    name,
+    queue,
+    priority,
+    state,
+    input,
+    result,
+    error,
+    key,
+    tags,
+    attempt,
+    failures,
+    NULL::timestamp with time zone AS due_at,
+    expires_at,
+    claimed_by,
+    started_at,
+    created_at,
+    finished_at,
+    parent_id,
+    root_id,
+    retry_of,
+    node,
+    map_index
+   FROM stepwell.kept_runs;
+
+CREATE OR REPLACE FUNCTION stepwell.check_option(option text, given text, good boolean, rule text)
+ RETURNS void
+ LANGUAGE plpgsql
+ IMMUTABLE
+AS $function$
+begin
+    if not coalesce(good, false) then
+        raise exception '% = %: %', option, coalesce(left(given, 200), 'null'), rule
+            using errcode = 'invalid_parameter_value';
+    end if;
+end
+$function$;
+
+CREATE OR REPLACE FUNCTION stepwell.check_text(option text, given text, longest integer)
+ RETURNS void
+ LANGUAGE plpgsql
+ IMMUTABLE
+AS $function$
+begin
+    if given is null or given = '' or given ~ '[[:cntrl:]]' then
+        raise exception '% = %: must be some printable text', option, coalesce(quote_literal(given), 'null')
+            using errcode = 'invalid_parameter_value';
+    elsif octet_length(given) > longest then
+        raise exception '%: must not be longer than % bytes', option, longest
+            using errcode = 'invalid_parameter_value';
+    end if;
+end
+$function$;
+
+CREATE OR REPLACE FUNCTION stepwell.drop_partition(parent text, part text)
+ RETURNS boolean
+ LANGUAGE plpgsql
+ SET lock_timeout TO '50ms'
+AS $function$
+declare
+    columns text := (select string_agg(quote_ident(a.attname), ', ' order by a.attnum)
+                       from pg_attribute a
+                      where a.attrelid = 'stepwell.kept_runs'::regclass and a.attnum > 0 and not a.attisdropped);
+begin
+    if part !~ ('^' || parent || '_\d{8}$') or to_regclass(format('stepwell.%I', part)) is null then
+        return false;
+    end if;
+    if parent = 'finished_runs' then
+        execute format('insert into stepwell.kept_runs (%s) select %s from stepwell.%I p '
+                       'where coalesce(p.keep, (select q.keep from stepwell.queues q where q.name = p.queue)) = %L '
+                       'on conflict (id) do nothing', columns, columns, part, 'forever');
+    end if;
+    execute format('drop table stepwell.%I', part);
+    return true;
+exception when lock_not_available then
+    return false;
+end
+$function$;
 
 CREATE OR REPLACE FUNCTION stepwell.first_id(day date)
  RETURNS uuid
@@ -338,10 +524,23 @@ begin
     for step in 0 .. ahead loop
         made := made + stepwell.make_partition('finished_runs', today + step)::int
                      + stepwell.make_partition('attempts', today + step)::int
-                     + stepwell.make_partition('events', today + step)::int;
+                     + stepwell.make_partition('events', today + step)::int
+                     + stepwell.make_partition('progress', today + step)::int
+                     + stepwell.make_partition('run_logs', today + step)::int;
     end loop;
     return made;
 end
+$function$;
+
+CREATE OR REPLACE FUNCTION stepwell.new_run_id()
+ RETURNS uuid
+ LANGUAGE sql
+AS $function$
+    select encode(overlay(overlay(uuid_send(gen_random_uuid())
+                                  placing substring(int8send(t.us / 1000) from 3) from 1 for 6)
+                          placing int2send((28672 + t.us % 1000 * 4096 / 1000)::smallint) from 7 for 2),
+                  'hex')::uuid
+      from (select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us) t
 $function$;
 
 CREATE OR REPLACE FUNCTION stepwell.now()
@@ -369,6 +568,131 @@ AS $function$
                  or pg_notification_queue_usage() > 0.5
                  or not pg_try_advisory_xact_lock(hashtextextended(channel, 0))
                then false
+               else pg_notify(channel, word)::text is not null
+           end
+$function$;
+
+CREATE OR REPLACE FUNCTION stepwell.start(name text, input jsonb DEFAULT '{}'::jsonb, queue text DEFAULT 'default'::text, priority integer DEFAULT 50, retry jsonb DEFAULT '{}'::jsonb, timeout interval DEFAULT NULL::interval, delay interval DEFAULT NULL::interval, at timestamp with time zone DEFAULT NULL::timestamp with time zone, expires interval DEFAULT NULL::interval, deadline interval DEFAULT NULL::interval, key text DEFAULT NULL::text, unique_key text DEFAULT NULL::text, limit_key text DEFAULT NULL::text, per_key integer DEFAULT NULL::integer, tags jsonb DEFAULT NULL::jsonb)
+ RETURNS uuid
+ LANGUAGE plpgsql
+ SET search_path TO 'pg_catalog'
+AS $function$
+#variable_conflict use_column
+declare
+    nothing constant interval := '0';
+    schema constant text := split_part('stepwell.', '.', 1);
+    run     uuid := stepwell.new_run_id();
+    held    record;
+begin
+    perform stepwell.check_text('name', start.name, 200);
+    perform stepwell.check_option('input', start.input::text, jsonb_typeof(start.input) = 'object',
+                                  'must be a JSON object: the arguments by name');
+    perform stepwell.check_option('input', 'too long', octet_length(start.input::text) <= 2 * 1024 * 1024,
+                                  'must not be longer than 2,097,152 bytes; store it elsewhere, pass a reference');
+    perform stepwell.check_text('queue', start.queue, 100);
+    perform stepwell.check_option('priority', start.priority::text, start.priority between 1 and 100,
+                                  '1 to 100, and lower goes first');
+    perform stepwell.check_option('retry', start.retry::text, jsonb_typeof(start.retry) = 'object',
+                                  'must be a JSON object; {} means the defaults');
+    if start.retry <> '{}' then
+        perform stepwell.check_option('retry', each.name, each.name in
+            ('attempts', 'backoff', 'delay', 'factor', 'max_delay', 'jitter', 'on', 'never'),
+            'known are attempts, backoff, delay, factor, max_delay, jitter, on, never')
+           from jsonb_object_keys(start.retry) each (name);
+        perform stepwell.check_option('retry', start.retry ->> 'attempts',
+            jsonb_typeof(start.retry -> 'attempts') = 'number' and (start.retry ->> 'attempts') ~ '^[1-9][0-9]{0,8}$',
+            'attempts must be a whole number, at least 1')
+          where start.retry ? 'attempts';
+    end if;
+    perform stepwell.check_option(each.option, each.given::text, each.given > nothing, 'must be more than nothing')
+       from (values ('timeout', start.timeout), ('expires', start.expires), ('deadline', start.deadline))
+            each (option, given)
+      where each.given is not null;
+    perform stepwell.check_option('delay', start.delay::text, coalesce(start.delay, nothing) >= nothing,
+                                  'must not be less than nothing');
+    perform stepwell.check_option('at', start.at::text, num_nonnulls(start.at, start.delay) < 2,
+                                  'give at or delay, not both');
+    perform stepwell.check_option('unique_key', start.unique_key, num_nonnulls(start.key, start.unique_key) < 2,
+                                  'give key or unique_key, not both');
+    perform stepwell.check_option('tags', start.tags::text,
+        start.tags is null or jsonb_typeof(start.tags) = 'object' and octet_length(start.tags::text) <= 10000,
+        'must be a JSON object of at most 10,000 bytes');
+    perform stepwell.check_option('per_key', start.per_key::text, coalesce(start.per_key, 1) > 0, 'at least 1');
+    perform stepwell.check_option('per_key', start.per_key::text,
+                                  start.per_key is null or start.limit_key is not null,
+                                  'give limit_key too: what is limited');
+    if start.key is not null then
+        perform stepwell.check_text('key', start.key, 500);
+    end if;
+    if start.unique_key is not null then
+        perform stepwell.check_text('unique_key', start.unique_key, 250);
+    end if;
+    if start.limit_key is not null then
+        perform stepwell.check_text('limit_key', start.limit_key, 200);
+        insert into stepwell.queues as q (name, keyed)
+        select start.queue, true
+         where not exists (select from stepwell.queues k where k.name = start.queue and k.keyed)
+            on conflict (name) do update set keyed = true;
+    end if;
+
+    while start.key is not null loop
+        insert into stepwell.keys as k (key, digest, run_id, expires_at)
+        values (start.key, '', run, stepwell.now() + interval '30 days')
+            on conflict (key) do update
+           set digest = excluded.digest, run_id = excluded.run_id, expires_at = excluded.expires_at
+         where k.expires_at <= stepwell.now()
+           and not exists (select from stepwell.runs r where r.id = k.run_id);
+        exit when found;
+        select k.run_id, r.name = start.name and r.input = start.input as alike
+          into held
+          from stepwell.keys k
+          left join stepwell.all_runs r on r.id = k.run_id
+         where k.key = start.key;
+        if found and not coalesce(held.alike, true) then
+            raise exception 'the key % belongs to run %, which was started with another name or input',
+                            quote_literal(start.key), held.run_id
+                using errcode = 'unique_violation', hint = 'Use another key, or start it with the same input.';
+        elsif found then
+            return held.run_id;
+        end if;
+    end loop;
+
+    loop
+        insert into stepwell.runs (
+                   id, name, queue, priority, state, input, key, tags, retry, timeout, due_at, expires_at,
+                   deadline_at, limit_key, per_key, unique_key
+               )
+        values (run, start.name, start.queue, start.priority,
+                case when num_nonnulls(start.at, start.delay) = 0 then 'pending' else 'scheduled' end,
+                start.input, start.key, nullif(start.tags, '{}'), start.retry, start.timeout,
+                coalesce(start.at, stepwell.now() + start.delay), stepwell.now() + start.expires,
+                stepwell.now() + start.deadline, start.limit_key,
+                case when start.limit_key is not null then coalesce(start.per_key, 1) end,
+                start.name || ':' || start.unique_key)
+            on conflict (unique_key) where unique_key is not null do nothing;
+        exit when found;
+        select r.id into held from stepwell.runs r where r.unique_key = start.name || ':' || start.unique_key;
+        if found then
+            return held.id;
+        end if;
+    end loop;
+
+    if num_nonnulls(start.at, start.delay) = 0 then
+        perform stepwell.tell(schema || '_pending', start.queue);
+    end if;
+    if num_nonnulls(start.at, start.delay, start.expires, start.deadline) > 0 then
+        perform stepwell.tell(schema || '_scheduled', '0');
+    end if;
+    return run;
+end
+$function$;
+
+CREATE OR REPLACE FUNCTION stepwell.tell(channel text, word text)
+ RETURNS boolean
+ LANGUAGE sql
+AS $function$
+    select case
+               when pg_notification_queue_usage() > 0.5 then false
                else pg_notify(channel, word)::text is not null
            end
 $function$;

@@ -12,9 +12,10 @@ with given as (
                :inputs::jsonb[], :keys::text[], :digests::bytea[], :tags::jsonb[], :retries::jsonb[],
                :timeouts::interval[], :delays::interval[], :ats::timestamptz[], :expiries::interval[],
                :deadlines::interval[], :limit_keys::text[], :per_keys::int[], :unique_keys::text[],
-               :parent_ids::uuid[], :root_ids::uuid[]
+               :keeps::text[], :parent_ids::uuid[], :root_ids::uuid[]
            ) as given (id, name, queue, priority, state, input, key, digest, tags, retry, timeout, delay, at,
-                       expiry, deadline, limit_key, per_key, unique_key, parent_id, root_id)
+                       expiry, deadline, limit_key, per_key, unique_key, keep,
+                       parent_id, root_id)
 ), reserved as (
     insert into stepwell.keys as k (key, digest, run_id, expires_at)
     select g.key, g.digest, g.id, stepwell.now() + :keep_keys::interval
@@ -36,11 +37,11 @@ with given as (
 )
 insert into stepwell.runs (
            id, name, queue, priority, state, input, key, tags, retry, timeout, due_at, expires_at,
-           deadline_at, limit_key, per_key, unique_key, parent_id, root_id
+           deadline_at, limit_key, per_key, unique_key, keep, parent_id, root_id
        )
 select g.id, g.name, g.queue, g.priority, g.state, g.input, g.key, g.tags, g.retry, g.timeout,
        coalesce(g.at, stepwell.now() + g.delay), stepwell.now() + g.expiry, stepwell.now() + g.deadline,
-       g.limit_key, g.per_key, g.unique_key, g.parent_id, g.root_id
+       g.limit_key, g.per_key, g.unique_key, g.keep, g.parent_id, g.root_id
   from given g
  where (g.key is null or g.id in (select run_id from reserved))
    and not exists (select from stepwell.repeated_starts s where s.run_id = g.id)
@@ -53,11 +54,11 @@ returning id;
 -- later. Its id comes back.
 insert into stepwell.runs as r (
            id, name, queue, priority, state, input, tags, retry, timeout, due_at, expires_at, deadline_at,
-           debounce_key, parent_id, root_id
+           debounce_key, keep, parent_id, root_id
        )
 select :id::uuid, :name::text, :queue::text, :priority::smallint, 'scheduled', :input::jsonb, :tags::jsonb,
        :retry::jsonb, :timeout::interval, stepwell.now() + :delay::interval, stepwell.now() + :expiry::interval,
-       stepwell.now() + :deadline::interval, :debounce_key::text, :parent_id::uuid, :root_id::uuid
+       stepwell.now() + :deadline::interval, :debounce_key::text, :keep::text, :parent_id::uuid, :root_id::uuid
     on conflict (debounce_key) where debounce_key is not null and state = 'scheduled' and attempt = 0 do update
    set input = excluded.input,
        due_at = excluded.due_at,
@@ -83,13 +84,14 @@ select stepwell.say(:channel::text, :word::text) as said from made;
 -- A finished run never comes back: this is a new one that names its origin.
 insert into stepwell.runs (
            id, kind, name, queue, priority, state, input, tags, retry, timeout, parent_id, root_id, retry_of,
-           limit_key, per_key
+           limit_key, per_key, keep
        )
 select :id::uuid, f.kind, f.name, f.queue, f.priority, 'pending', f.input, f.tags, f.retry, f.timeout,
-       f.parent_id, f.root_id, f.id, f.limit_key, f.per_key
-  from stepwell.finished_runs f
- where f.id = :origin::uuid
-   and not exists (select from stepwell.repeated_starts s where s.run_id = :id::uuid)
+       f.parent_id, f.root_id, f.id, f.limit_key, f.per_key, f.keep
+  from (select * from stepwell.finished_runs o where o.id = :origin::uuid
+         union all
+        select * from stepwell.kept_runs o where o.id = :origin::uuid) f
+ where not exists (select from stepwell.repeated_starts s where s.run_id = :id::uuid)
     on conflict (id) do nothing
 returning queue;
 
@@ -107,3 +109,23 @@ delete from stepwell.runs r
 insert into stepwell.repeated_starts (run_id)
 select unnest(:ids::uuid[])
     on conflict (run_id) do nothing;
+
+-- name: undo_starts
+-- Of starts in a transaction of the user's one is refused: those before it are taken back in it, so that all of them
+-- are started or none. Nobody else has seen them.
+with freed as (
+    delete from stepwell.keys k where k.key = any(:keys::text[]) and k.run_id = any(:ids::uuid[])
+)
+delete from stepwell.runs r where r.id = any(:ids::uuid[]);
+
+-- name: tell_with_commit
+-- In a transaction of the user's there is no after the commit.
+select stepwell.tell(w.channel, w.word) as told from unnest(:channels::text[], :words::text[]) as w (channel, word);
+
+-- name: runs_alike
+-- Of runs whose keys hold no digest, as those from SQL: which were started with this name and input. What is no longer
+-- there cannot be told apart.
+select g.id
+  from unnest(:ids::uuid[], :names::text[], :inputs::jsonb[]) as g (id, name, input)
+ where coalesce((select bool_and(r.name = g.name and r.input = g.input) from stepwell.all_runs r where r.id = g.id),
+                true);

@@ -3,8 +3,8 @@
 -- name: renew_lease
 -- One row per worker, whatever it runs. The row is written whole, so a pruned worker is back at once; one
 -- that has left is not, however late its last renewal arrives.
-insert into stepwell.workers as w (id, name, host, pid, version, queues, slots, lease_until)
-values (:id::uuid, :name, :host, :pid::int, :version, :queues::text[], :slots::int,
+insert into stepwell.workers as w (id, name, host, pid, version, queues, names, slots, lease_until)
+values (:id::uuid, :name, :host, :pid::int, :version, :queues::text[], :names::text[], :slots::int,
         stepwell.now() + :lease::interval)
     on conflict (id) do update
    set lease_until = excluded.lease_until
@@ -25,6 +25,54 @@ select extract(epoch from min(w.lease_until) - stepwell.now())::float8 as second
  where w.lease_until > stepwell.now();
 
 -- name: forget_workers
+-- Kept for as long as any run is that it may have run: one that was started before it ended.
 delete from stepwell.workers w
  where w.lease_until < stepwell.now() - :keep::interval
-   and not exists (select from stepwell.runs r where r.claimed_by = w.id);
+   and not exists (select from stepwell.runs r where r.claimed_by = w.id)
+   and stepwell.id_at(w.lease_until) < coalesce(
+           (select r.id from stepwell.all_runs r order by r.id limit 1), stepwell.id_at(stepwell.now()));
+
+-- name: sample_worker
+-- Apart from the renewal, so that whatever keeps it from being written costs no lease.
+insert into stepwell.worker_samples (worker_id, cpu, memory, running, claimed)
+values (:id::uuid, :cpu::real, :memory::bigint, :running::int, :claimed::bigint)
+    on conflict (worker_id, at) do nothing;
+
+-- name: workers_seen
+-- Live ones first, then those that are gone for no longer than `gone`; or those with these ids, whenever they lived.
+select w.id, w.name, w.host, w.pid, w.version, w.queues, w.names, w.slots, w.started_at, w.lease_until, w.stopped_at,
+       case when w.stopped_at is not null then 'stopped'
+            when w.lease_until > stepwell.now() then 'live'
+            else 'lost' end as state,
+       w.lease_until - stepwell.now() as lease_left,
+       (select count(*) from stepwell.runs r where r.claimed_by = w.id) as running
+  from stepwell.workers w
+ where case when :ids::uuid[] is null then w.lease_until > stepwell.now() - :gone::interval
+            else w.id = any(:ids::uuid[]) end
+ order by w.stopped_at is not null, w.lease_until <= stepwell.now(), w.name, w.started_at, w.id
+ limit :limit;
+
+-- name: samples_of
+-- The newest of each worker, no older than `since`.
+select w.id as worker_id, s.at, s.cpu, s.memory, s.running, s.claimed
+  from unnest(:ids::uuid[]) as w (id)
+ cross join lateral (
+       select s.at, s.cpu, s.memory, s.running, s.claimed
+         from stepwell.worker_samples s
+        where s.worker_id = w.id
+          and s.at > stepwell.now() - :since::interval
+        order by s.at desc
+        limit :each
+       ) s
+ order by w.id, s.at desc;
+
+-- name: forget_samples
+-- About `limit` of the oldest: those of the last moment are taken together.
+delete from stepwell.worker_samples s
+ where s.at < stepwell.now() - :keep::interval
+   and s.at <= coalesce((select o.at from stepwell.worker_samples o
+                          where o.at < stepwell.now() - :keep::interval
+                          order by o.at
+                         offset :limit::int - 1
+                          limit 1), stepwell.now())
+returning s.at;

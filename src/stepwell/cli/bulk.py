@@ -1,0 +1,210 @@
+"""`stepwell cancel` and `retry`: runs by name, or all that a filter finds.
+
+In bulk, the ids are gathered first. So the count that is shown is the count, and a run that is started while one
+still thinks about the question is not touched.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+from uuid import UUID
+
+import click
+
+from stepwell.app import App
+from stepwell.cli.connection import reached, run_async
+from stepwell.cli.exits import Exit, exit_code, say
+from stepwell.cli.filters import filter_of, filtered, in_words
+from stepwell.cli.options import as_json as json_option
+from stepwell.cli.options import on_database, open_app
+from stepwell.cli.printing import echo_json, plain
+from stepwell.client import Client
+from stepwell.handle import Run
+from stepwell.model.errors import StepwellError
+from stepwell.model.run import Filter
+from stepwell.model.states import FINISHED, LIVE, State
+
+BATCH = 500
+"""Runs of one statement."""
+PAGE = 5_000
+"""Ids that are gathered by one statement."""
+NO_RUN = UUID(int=0)
+
+yes_option = click.option("--yes", is_flag=True, help="Do not ask before doing it to all that a filter finds.")
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """What is done to runs, one by one or many at once."""
+
+    word: str
+    done: str
+    finished: bool
+    """Whether it is for finished runs, or for live ones."""
+    each: Callable[[Run[Any]], Awaitable[UUID]]
+    many: Callable[[Client, Sequence[UUID]], Awaitable[int]]
+
+
+async def _cancel_one(run: Run[Any]) -> UUID:
+    await run.cancel()
+    return run.id
+
+
+async def _retry_one(run: Run[Any]) -> UUID:
+    return (await run.retry()).id
+
+
+async def _cancel_many(client: Client, ids: Sequence[UUID]) -> int:
+    return len(await client.many.cancel(ids))
+
+
+async def _retry_many(client: Client, ids: Sequence[UUID]) -> int:
+    return len(await client.many.retry(ids))
+
+
+CANCEL = Verb("cancel", "cancelled", False, _cancel_one, _cancel_many)
+RETRY = Verb("retry", "started again", True, _retry_one, _retry_many)
+
+
+@click.command()
+@click.argument("run", nargs=-1)
+@filtered(LIVE, error=False)
+@yes_option
+@json_option
+@on_database
+def cancel(
+    run: tuple[str, ...],
+    *,
+    yes: bool,
+    as_json: bool,
+    dsn: str | None,
+    schema: str | None,
+    home: str | None,
+    **which: Any,
+) -> int:
+    """Finish runs as cancelled: each RUN, named by its id or key, or all that the filters find.
+
+    A running one is told to stop.
+    """
+    _check(run, which)
+    app = open_app(dsn, schema, home)
+    if run:
+        return run_async(_each(app, run, CANCEL, as_json=as_json))
+    return run_async(_bulk(app, CANCEL, which, yes=yes, as_json=as_json))
+
+
+@click.command()
+@click.argument("run", nargs=-1)
+@filtered(FINISHED)
+@yes_option
+@json_option
+@on_database
+def retry(
+    run: tuple[str, ...],
+    *,
+    yes: bool,
+    as_json: bool,
+    dsn: str | None,
+    schema: str | None,
+    home: str | None,
+    **which: Any,
+) -> int:
+    """Start finished runs again: each RUN, named by its id or key, or all failed ones that the filters find.
+
+    They are new runs with the same input. To have others than failed ones again, say --state.
+    """
+    _check(run, which)
+    app = open_app(dsn, schema, home)
+    if run:
+        return run_async(_each(app, run, RETRY, as_json=as_json))
+    which["state"] = which["state"] or (State.FAILED.value,)
+    return run_async(_bulk(app, RETRY, which, yes=yes, as_json=as_json))
+
+
+def _check(run: tuple[str, ...], which: Mapping[str, Any]) -> None:
+    given = any(value not in (None, ()) for value in which.values())
+    if run and given:
+        raise click.UsageError("name runs, or give filters such as --queue: not both")
+    if not run and not given:
+        raise click.UsageError("which runs? Name them by id or key, or give a filter such as --queue or --state")
+
+
+async def _each(app: App, names: Sequence[str], verb: Verb, *, as_json: bool) -> int:
+    """Do it to every run that allows it; the exit code of the first that does not."""
+    code: Exit | None = None
+    async with reached(app):
+        for name in names:
+            try:
+                told: dict[str, Any] = {"run": name, "id": await verb.each(app.run(name))}
+                shown = f"{name} {verb.done} as {told['id']}" if verb.finished else f"{name} {verb.done}"
+            except StepwellError as error:
+                told, shown = {"run": name, "error": str(error)}, str(error)
+                code = code or exit_code(error)
+            if as_json:
+                echo_json(told)
+            elif "error" in told:
+                say(shown)
+            else:
+                click.echo(plain(shown))
+    return code or Exit.DONE
+
+
+async def _bulk(app: App, verb: Verb, which: Mapping[str, Any], *, yes: bool, as_json: bool) -> int:
+    async with reached(app):
+        client = cast(Client, app.door)  # of which the door shows only what a handle needs
+        ids = await _gather(client, filter_of(which), finished=verb.finished)
+        if ids and not yes:
+            _ask(f"This will {verb.word} {len(ids):,} runs: {in_words(which)}.")
+        done = await _do(client, verb, ids, shown=not as_json)
+    if as_json:
+        echo_json({"matched": len(ids), "done": done})
+    else:
+        left = f"; {len(ids) - done:,} had moved on meanwhile" if done < len(ids) else ""
+        click.echo(f"{done:,} {verb.done}{left}")
+    return Exit.DONE
+
+
+async def _gather(client: Client, which: Filter, *, finished: bool) -> list[UUID]:
+    ids: list[UUID] = []
+    while True:
+        page = await client.many.matching(which, finished=finished, limit=PAGE, after=ids[-1] if ids else NO_RUN)
+        ids += page
+        if len(page) < PAGE:
+            return ids
+
+
+def _ask(what: str) -> None:
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{plain(what)} There is no terminal to ask at: add --yes")
+    click.confirm(f"{plain(what)} Go on?", abort=True, err=True)
+
+
+async def _do(client: Client, verb: Verb, ids: Sequence[UUID], *, shown: bool) -> int:
+    done = 0
+    try:
+        with _progress(len(ids), shown=shown) as advance:
+            for first in range(0, len(ids), BATCH):
+                batch = ids[first : first + BATCH]
+                done += await verb.many(client, batch)
+                advance(len(batch))
+    except StepwellError:
+        say(f"{done:,} of {len(ids):,} were {verb.done} before this:")
+        raise
+    return done
+
+
+@contextmanager
+def _progress(total: int, *, shown: bool) -> Iterator[Callable[[int], None]]:
+    if not shown or total <= BATCH or not sys.stderr.isatty():
+        yield lambda _count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    with Progress(BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=Console(stderr=True)) as progress:
+        task = progress.add_task("", total=total)
+        yield lambda count: progress.advance(task, count)

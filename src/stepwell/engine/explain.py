@@ -1,0 +1,112 @@
+"""What there is to know about a run that someone wonders about. It only gathers: `model/explanation.py` decides."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from stepwell.engine import notes, workers
+from stepwell.engine.runs import CALM
+from stepwell.model.errors import NotFound
+from stepwell.model.explanation import Ended, Explanation, QueueFacts, RunFacts, Surroundings, Taken, explain
+from stepwell.model.notes import Progress
+from stepwell.model.rate import Rate
+from stepwell.model.states import State
+from stepwell.model.worker import WorkerInfo
+from stepwell.store.pool import Row, Tx
+
+MOST = 10_000
+"""How far it is worth counting."""
+HOLDERS = 20
+"""Runs that hold a limit's places and are named."""
+
+
+async def explanation(tx: Tx, run_id: UUID) -> Explanation:
+    """In one transaction, so that all of it is of one moment by the database's clock."""
+    found = await tx.rows("run_facts", id=run_id)
+    if not found:
+        raise NotFound("id", str(run_id))
+    run = _run(found[0])
+    if run.state.finished:
+        return explain(run, Surroundings(now=found[0]["now"]))
+    everyone = await workers.seen(tx)
+    holder = None if run.worker is None else await _holder(tx, run.worker, everyone)
+    around = Surroundings(
+        now=found[0]["now"],
+        queue=await _queue(tx, run) if run.state in (State.PENDING, State.SCHEDULED) else QueueFacts(),
+        workers=[each for each in everyone if each.state == "live"],
+        lone={row["claimed_by"]: row["id"] for row in await tx.rows("lone_runs", limit=MOST)} if run.alone else {},
+        ahead=await _ahead(tx, run, found[0]["priority"]) if run.state is State.PENDING else 0,
+        most_ahead=MOST,
+        ended=await _ended(tx, run) if run.state is State.SCHEDULED else None,
+        holder=holder,
+        services=frozenset(row["service"] for row in await tx.rows("led_services")),
+        progress=await _progress(tx, run) if run.state is State.RUNNING else None,
+        calm_until=(await tx.rows("calm_until", calm=CALM))[0]["until"],
+    )
+    return explain(run, around)
+
+
+def _run(row: Row) -> RunFacts:
+    return RunFacts(
+        id=row["id"],
+        name=row["name"],
+        queue=row["queue"],
+        state=State(row["state"]),
+        attempt=row["attempt"],
+        failures=row["failures"],
+        alone=row["alone"],
+        limit_key=row["limit_key"],
+        debounced=row["debounced"],
+        created_at=row["created_at"],
+        due_at=row["due_at"],
+        expires_at=row["expires_at"],
+        deadline_at=row["deadline_at"],
+        started_at=row["started_at"],
+        finished_at=row["finished_at"],
+        error=row["error"],
+        worker=row["claimed_by"],
+    )
+
+
+async def _progress(tx: Tx, run: RunFacts) -> Progress | None:
+    """The step of which its body spoke last."""
+    return next(reversed(await notes.progress(tx, run.id)), None)
+
+
+async def _holder(tx: Tx, worker: UUID, seen: list[WorkerInfo]) -> WorkerInfo | None:
+    known = [each for each in seen if each.id == worker] or await workers.seen(tx, [worker])
+    return next(iter(known), None)
+
+
+async def _queue(tx: Tx, run: RunFacts) -> QueueFacts:
+    (row,) = await tx.rows("queue_facts", queue=run.queue, limit_key=run.limit_key, most=MOST)
+    places = Taken(row["concurrency"], row["held"])
+    key_places = Taken(row["per_key"] if run.limit_key is not None else None, row["key_held"])
+    rate = None if row["rate"] is None else Rate(row["rate"], row["rate_period"])
+    return QueueFacts(
+        paused_at=row["paused_at"],
+        paused_by=row["paused_by"],
+        places=await _with_holders(tx, run, places, None),
+        key_places=await _with_holders(tx, run, key_places, run.limit_key),
+        rate=rate,
+        spent_until=row["spent_until"] if rate is not None and row["uses"] >= rate.count else None,
+    )
+
+
+async def _with_holders(tx: Tx, run: RunFacts, taken: Taken, limit_key: str | None) -> Taken:
+    if not taken.is_full:
+        return taken
+    rows = await tx.rows("slot_holders", queue=run.queue, limit_key=limit_key, limit=HOLDERS)
+    return Taken(taken.limit, taken.held, [row["id"] for row in rows])
+
+
+async def _ahead(tx: Tx, run: RunFacts, priority: int) -> int:
+    where = {"queue": run.queue, "priority": priority, "id": run.id, "most": MOST + 1}
+    if run.limit_key is None:
+        return int((await tx.rows("runs_ahead", **where))[0]["runs"])
+    return int((await tx.rows("runs_ahead_of_key", limit_key=run.limit_key, **where))[0]["runs"])
+
+
+async def _ended(tx: Tx, run: RunFacts) -> Ended | None:
+    rows = await tx.rows("last_attempt", id=run.id)
+    return Ended(rows[0]["attempt"], rows[0]["outcome"], rows[0]["error"], rows[0]["ended_at"]) if rows else None

@@ -1,0 +1,55 @@
+"""What bodies say on their way, from many attempts at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from uuid import UUID
+
+from stepwell.model.notes import LineNote, LogLine, Progress, StepNote
+from stepwell.store import rows
+from stepwell.store.pool import Tx
+
+MOST_LINES = 10_000
+"""Lines that are read at once: ten attempts that said all they may."""
+
+
+async def write(tx: Tx, steps: Sequence[StepNote], lines: Sequence[LineNote]) -> None:
+    """One statement for each kind. To repeat it does no harm."""
+    now = time.monotonic()
+    if steps:
+        await tx.rows(
+            "note_steps",
+            run_ids=[each.run_id for each in steps],
+            steps=[each.step for each in steps],
+            attempts=[each.attempt for each in steps],
+            dones=[each.done for each in steps],
+            totals=[each.total for each in steps],
+            details=[each.detail for each in steps],
+            ages=[_age(now, each.at) for each in steps],
+        )
+    if lines:
+        await tx.rows(
+            "note_lines",
+            run_ids=[each.run_id for each in lines],
+            attempts=[each.attempt for each in lines],
+            idxs=[each.idx for each in lines],
+            ages=[_age(now, each.at) for each in lines],
+            levels=[each.level for each in lines],
+            loggers=[each.logger for each in lines],
+            messages=[each.message for each in lines],
+        )
+
+
+def _age(now: float, at: float) -> timedelta:
+    return timedelta(seconds=max(0.0, now - at))
+
+
+async def progress(tx: Tx, run_id: UUID) -> list[Progress]:
+    return [rows.progress(row) for row in await tx.rows("progress_of", id=run_id)]
+
+
+async def logs(tx: Tx, run_id: UUID, *, attempt: int | None = None, limit: int = MOST_LINES) -> list[LogLine]:
+    """The last lines, in the order in which they were written."""
+    return [rows.log_line(row) for row in await tx.rows("logs_of", id=run_id, attempt=attempt, limit=limit)]

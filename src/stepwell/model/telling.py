@@ -1,0 +1,54 @@
+"""Moments, lengths of time and lists, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+SHOWN = 5
+"""Of a list, in words; the facts have more."""
+_UNITS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+
+
+def at(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def length(time: timedelta) -> str:
+    """Roughly, by its two largest units: 3 d 4 h, 2 min 5 s, 0.4 s."""
+    seconds = abs(time.total_seconds())
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    left = round(seconds)
+    parts: list[str] = []
+    for size, unit in _UNITS:
+        if left >= size or parts:
+            parts.append(f"{left // size} {unit}")
+            left %= size
+        if len(parts) == 2:
+            break
+    return " ".join(part for part in parts if not part.startswith("0 "))
+
+
+def ahead(time: timedelta) -> str:
+    return f"in {length(time)}"
+
+
+def ago(time: timedelta) -> str:
+    return f"{length(time)} ago"
+
+
+def since(time: timedelta) -> str:
+    return f"for {length(time)}"
+
+
+def nth(number: int) -> str:
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
+def among(things: Sequence[object], *, of: int | None = None) -> str:
+    """Some of them by name, and how many more there are."""
+    shown = ", ".join(str(each) for each in things[:SHOWN])
+    more = max(len(things), of or 0) - min(len(things), SHOWN)
+    return f"{shown} and {more} more" if more > 0 else shown

@@ -1,0 +1,76 @@
+"""SQLAlchemy 2: connections and sessions, blocking and not, over any of its drivers for Postgres."""
+
+from __future__ import annotations
+
+import sys
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from stepwell.model.errors import InvalidSetting, WrongUse
+from stepwell.store.borrowed.base import Borrowed, numbered
+
+
+class _Alchemy(Borrowed):
+    place = ":p{}"
+
+    @abstractmethod
+    async def _open(self) -> tuple[Any, Any]:
+        """The connection of the transaction that is under way, and its blocking side; it begins if need be."""
+
+    async def require_transaction(self) -> None:
+        _, inner = await self._open()
+        if inner is None:
+            raise WrongUse("tx= is not connected yet: use `async with engine.begin() as conn:`")
+        if inner.dialect.name != "postgresql":
+            raise InvalidSetting("tx", inner.dialect.name, "a connection to Postgres, to the database of the runs")
+        if getattr(inner.connection.dbapi_connection, "autocommit", False):
+            raise WrongUse(
+                "tx= has the isolation level AUTOCOMMIT, so there is no transaction to be part of: use another level"
+            )
+
+
+class _Blocking(_Alchemy):
+    blocks = True
+
+    async def _fetch(self, sql: str, texts: Sequence[str | None]) -> Iterable[Mapping[str, Any]]:
+        connection, _ = await self._open()
+        return _rows(connection.execute(_text(sql), numbered(texts)))
+
+
+class _Awaited(_Alchemy):
+    blocks = False
+
+    async def _fetch(self, sql: str, texts: Sequence[str | None]) -> Iterable[Mapping[str, Any]]:
+        connection, _ = await self._open()
+        return _rows(await connection.execute(_text(sql), numbered(texts)))
+
+
+class AlchemyConnection(_Blocking):
+    async def _open(self) -> tuple[Any, Any]:
+        return self._connection, self._connection
+
+
+class AlchemySession(_Blocking):
+    async def _open(self) -> tuple[Any, Any]:
+        connection = self._connection.connection()
+        return connection, connection
+
+
+class AlchemyAsyncConnection(_Awaited):
+    async def _open(self) -> tuple[Any, Any]:
+        return self._connection, self._connection.sync_connection
+
+
+class AlchemyAsyncSession(_Awaited):
+    async def _open(self) -> tuple[Any, Any]:
+        connection = await self._connection.connection()
+        return connection, connection.sync_connection
+
+
+def _text(sql: str) -> Any:
+    return sys.modules["sqlalchemy"].text(sql)
+
+
+def _rows(result: Any) -> list[dict[str, Any]]:
+    return [dict(row) for row in result.mappings().all()] if result.returns_rows else []

@@ -1,0 +1,162 @@
+"""How a session begins: directly, or through a pooler that lends each of its sessions for a transaction only.
+
+There the next transaction may be in another session, and this one may be anybody's next. So nothing is left in a
+session and nothing expected of one: what our own are told at their start is told with every `begin`, and statements
+have no names. See docs/decisions/0021.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+
+from stepwell.store.connections import Connection
+
+# Every statement of the engine is an index lookup. A plan made while a table was small must not outlive
+# it: with these, the index is the only plan there is, whether or not ANALYZE has run. And since there is only one,
+# it is made once: Postgres would plan anew for every call where it hopes for a better one, which takes longer than
+# the call.
+SESSION = {
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
+    "synchronous_commit": "on",
+    "statement_timeout": "60s",
+    "lock_timeout": "30s",
+    "idle_in_transaction_session_timeout": "60s",
+}
+# A statement without a name is planned for each call as it is. And `jit` itself is left alone: when the driver looks
+# up types it turns it off for the whole session, and on again only if it was on.
+_TRANSACTION = {name: value for name, value in SESSION.items() if name not in {"jit", "plan_cache_mode"}} | {
+    "jit_above_cost": "-1"
+}
+_NAME = {"application_name": "stepwell"}
+_REACH = 10.0
+_DESCRIBED = 500
+_WHO_ANSWERS = "select pg_backend_pid()"
+
+if TYPE_CHECKING:
+    _Driver = asyncpg.Connection[asyncpg.Record]
+    _Described = asyncpg.prepared_stmt.PreparedStatement[asyncpg.Record]
+else:
+    _Driver = asyncpg.Connection
+
+
+class Sessions:
+    """Opens connections to one database. Whether there is a pooler the first one finds out, unless it is said."""
+
+    def __init__(self, dsn: str, *, pooler: bool | None) -> None:
+        self._dsn = dsn
+        self.is_pooled = pooler
+        self._are_told_later = False
+        """Of a pooler that lends whole sessions: they are like direct ones, once begun."""
+
+    async def begin(self, settings: dict[str, str], *, answer: float | None) -> Connection:
+        """A connection that waits `answer` seconds for each answer."""
+        if self.is_pooled is None:
+            return await self._find_out(settings, answer)
+        return await (self._through_pooler if self.is_pooled else self._direct)(settings, answer)
+
+    async def _find_out(self, settings: dict[str, str], answer: float | None) -> Connection:
+        """PgBouncer refuses settings it does not know. One that lets them pass is known by what it says of the session:
+        it must hide which backend answers, for that will change."""
+        try:
+            connection = await self._connect(_NAME | SESSION | settings, answer)
+        except asyncpg.ProtocolViolationError:
+            connection = await self._through_pooler(settings, answer)
+            self.is_pooled = True
+            return connection
+        with _kept(connection):
+            # Without a name, which would stay behind in a session that may not be ours.
+            answers = await (await connection.prepare(_WHO_ANSWERS, name="")).fetchval()
+        self.is_pooled = answers != connection.get_server_pid()
+        if not self.is_pooled:
+            return connection
+        connection.terminate()
+        return await self._through_pooler(settings, answer)
+
+    async def _direct(self, settings: dict[str, str], answer: float | None) -> Connection:
+        if not self._are_told_later:
+            try:
+                return await self._connect(_NAME | SESSION | settings, answer)
+            except asyncpg.ProtocolViolationError:
+                self._are_told_later = True
+        connection = await self._connect(_NAME, answer)
+        with _kept(connection):
+            await connection.execute(_told("set", SESSION | settings))
+        return connection
+
+    async def _through_pooler(self, settings: dict[str, str], answer: float | None) -> Connection:
+        connection = await asyncpg.connect(
+            self._dsn, timeout=_REACH, command_timeout=answer, server_settings=_NAME,
+            statement_cache_size=0, connection_class=Pooled,
+        )  # fmt: skip
+        connection.told = _told("set local", _TRANSACTION | settings)
+        return connection
+
+    async def _connect(self, settings: dict[str, str], answer: float | None) -> Connection:
+        return await asyncpg.connect(self._dsn, timeout=_REACH, command_timeout=answer, server_settings=settings)
+
+
+class Pooled(_Driver):
+    """A connection that holds a session only while a transaction lasts."""
+
+    told = ""
+    """What every transaction is told with its `begin`."""
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self._described: dict[tuple[str, Any], _Described] = {}
+
+    async def execute(self, query: str, *args: object, timeout: float | None = None) -> str:
+        """The driver begins its transactions by this, too."""
+        if query.startswith("BEGIN"):
+            query += self.told
+        return await super().execute(query, *args, timeout=timeout)
+
+    async def fetch(
+        self, query: str, *args: object, timeout: float | None = None, record_class: Any = None
+    ) -> list[Any]:
+        """Outside of a transaction, one of its own: the statement needs what is told with it."""
+        if self.is_in_transaction():
+            return await self._ask(query, args, timeout, record_class)
+        await self.execute("BEGIN;", timeout=timeout)
+        try:
+            rows = await self._ask(query, args, timeout, record_class)
+        except asyncpg.PostgresError:
+            with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
+                await self.execute("ROLLBACK;", timeout=timeout)
+            raise
+        await self.execute("COMMIT;", timeout=timeout)
+        return rows
+
+    async def _ask(self, query: str, args: tuple[object, ...], timeout: float | None, record_class: Any) -> list[Any]:
+        """In one round trip: its types were described once, and its text is parsed by whichever session answers."""
+        described = self._described.get((query, record_class))
+        if described is None:
+            if len(self._described) >= _DESCRIBED:
+                self._described.clear()
+            described = await self.prepare(query, name="", timeout=timeout, record_class=record_class)
+            self._described[query, record_class] = described
+        return await described.fetch(*args, timeout=timeout)
+
+
+@contextmanager
+def _kept(connection: Connection) -> Iterator[None]:
+    """Whoever raises here leaves no connection behind."""
+    is_well = False
+    try:
+        yield
+        is_well = True
+    finally:
+        if not is_well:
+            connection.terminate()
+
+
+def _told(how: str, settings: dict[str, str]) -> str:
+    """Both names and values are our own."""
+    return "".join(f"{how} {name} = '{value}';" for name, value in settings.items())

@@ -1,0 +1,69 @@
+"""The transaction in which a body writes, and with whose commit its run is completed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from stepwell.engine import settle
+from stepwell.model.errors import ClaimLost, Unavailable, WrongUse
+from stepwell.model.outcome import Completed
+from stepwell.model.run import Claim
+from stepwell.store.borrowed import borrow
+from stepwell.store.lent import Lending, Lent
+from stepwell.store.pool import ANSWER, reaching
+from stepwell.store.statements import Statements
+
+
+class LentTx:
+    def __init__(self, lending: Lending, statements: Statements, completed: Callable[[Claim], None]) -> None:
+        """`completed` is told after the commit."""
+        self._lending = lending
+        self._statements = statements
+        self._told_completed = completed
+        self._lent: Lent | None = None
+        self._kept = False
+        self._completing = False
+
+    async def begin(self) -> Any:
+        self._lent = await self._lending.take()
+        return self._lent.connection
+
+    def keep(self) -> None:
+        self._kept = True
+
+    def complete(self, claim: Claim, result: bytes) -> Awaitable[None]:
+        self._completing = True
+        return self._complete(claim, result)
+
+    def close(self) -> None:
+        if self._lent is not None and not self._completing:
+            self._lending.take_back(self._lent)
+
+    async def _complete(self, claim: Claim, result: bytes) -> None:
+        lent = self._lent
+        if lent is None:
+            raise WrongUse("the body returned before its current.tx() had begun: await what uses it")
+        try:
+            await self._commit(lent, claim, result)
+        except (asyncio.CancelledError, Unavailable):
+            # No answer may ever come on it. To hang up rolls back as well, unless the commit was heard.
+            lent.connection.terminate()
+            raise
+        finally:
+            self._lending.take_back(lent)
+        self._told_completed(claim)
+
+    async def _commit(self, lent: Lent, claim: Claim, result: bytes) -> None:
+        if not self._kept:
+            raise WrongUse("the body returned while its current.tx() block was open: await what uses it")
+        with reaching():
+            if not lent.connection.is_closed() and not lent.connection.is_in_transaction():
+                raise WrongUse("the body has ended the transaction of current.tx() itself: leave that to the block")
+            async with asyncio.timeout(ANSWER):
+                moves = settle.plan([(claim, Completed(result))])
+                settled = await settle.apply(borrow(lent.connection, self._statements), moves)
+                if claim.id not in settled.moved:
+                    raise ClaimLost(claim.id, claim.attempt)
+                await lent.transaction.commit()

@@ -1,0 +1,209 @@
+"""What bodies say on their way, gathered from all attempts of a worker and written together, beside the work.
+
+A body never waits for it: what is said goes into memory, from whichever thread. It is written every half second,
+or as soon as an attempt ends that said something. While the database is away it is kept, up to a bound; of progress
+the last word counts anyway. Checkpoints are another matter: they are awaited, for they are promises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from stepwell.beside import within
+from stepwell.capture import capturing
+from stepwell.context import Running
+from stepwell.model.errors import Unavailable
+from stepwell.model.ids import RunId
+from stepwell.model.notes import LineNote, Noted, Saved, StepNote
+from stepwell.model.run import Claim
+from stepwell.telemetry import log
+from stepwell.worker.link import Link
+
+T = TypeVar("T")
+Group = tuple[list[StepNote], list[LineNote], dict[Claim, Running]]
+
+EVERY, SOON = 0.5, 0.05
+"""Seconds between two writes; the second after an attempt that said something has ended."""
+GROUP = 1000
+"""Lines, or steps, of one statement."""
+WAITING = 20_000
+"""Lines that may wait for the database. Beyond, they are left out, and counted."""
+PATIENCE = 15.0
+"""Seconds for which a checkpoint outlasts a database that is away."""
+
+
+class Notes:
+    def __init__(self, link: Link, *, capture: int | None = None) -> None:
+        self.capture = capture
+        self._link = link
+        # A signal, or the collector of garbage, may log in the middle of it.
+        self._lock = threading.RLock()
+        self._steps: dict[tuple[RunId, str], StepNote] = {}
+        self._lines: list[LineNote] = []
+        self._short: dict[Claim, Running] = {}
+        """Attempts of which lines were left out since the last write."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stirred = asyncio.Event()
+        self._soon = asyncio.Event()
+        self._writing = asyncio.Lock()
+        self._woken = False
+
+    # -- what bodies say, from any thread
+
+    def alive(self, here: Running) -> None:
+        here.alive_at = time.monotonic()
+
+    def progress(self, here: Running, step: str, done: float, total: float | None, detail: bytes | None) -> None:
+        claim = here.claim
+        with self._lock:
+            taken = self._noted(here).takes_step(step)
+            if taken:
+                note = StepNote(claim.id, claim.attempt, step, done, total, detail, time.monotonic())
+                self._steps[claim.id, step] = note
+        if taken:
+            self._wake()
+        else:
+            log.warning("%s %s tells of too many steps: no more than the first are kept", claim.name, claim.id)
+
+    def line(self, here: Running, level: str, logger: str, message: str) -> None:
+        claim = here.claim
+        with self._lock:
+            noted = self._noted(here)
+            if len(self._lines) < WAITING and noted.takes_line(len(message.encode())):
+                at = time.monotonic()
+                self._lines.append(LineNote(claim.id, claim.attempt, noted.lines, level, logger, message, at))
+            else:
+                self._leave_out(here, noted, 0 if len(self._lines) < WAITING else 1)
+        self._wake()
+
+    def leave_out(self, here: Running, lines: int) -> None:
+        if lines:
+            with self._lock:
+                self._leave_out(here, self._noted(here), lines)
+            self._wake()
+
+    def ended(self) -> None:
+        """An attempt that said something has ended: whoever hears of that may ask what it was."""
+        self._soon.set()
+        self._stirred.set()
+
+    def _noted(self, here: Running) -> Noted:
+        if here.noted is None:
+            here.noted = Noted()
+        return here.noted
+
+    def _leave_out(self, here: Running, noted: Noted, lines: int) -> None:
+        noted.dropped += lines
+        self._short[here.claim] = here
+
+    def _wake(self) -> None:
+        if self._woken or self._loop is None:
+            return
+        self._woken = True
+        # A closed loop has nobody left who would write it.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._stirred.set)
+
+    # -- writing
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        self._loop = asyncio.get_running_loop()
+        self._stirred.set()
+        with capturing(self.capture):
+            await self._write_for_ever(self._loop.time)
+
+    async def _write_for_ever(self, now: Callable[[], float]) -> None:
+        last = 0.0
+        while True:
+            await self._stirred.wait()
+            await within(last + EVERY - now(), self._soon.wait())
+            await asyncio.sleep(max(0.0, last + SOON - now()))
+            self._stirred.clear()
+            self._soon.clear()
+            try:
+                await self.flush()
+            except Unavailable as error:
+                log.warning("progress and log lines wait for the database: %s", error)
+                self._stirred.set()
+            except Exception:
+                log.exception("progress and log lines could not be written, and are left out")
+            last = now()
+
+    async def flush(self) -> None:
+        """Write what has gathered, once what is being written is."""
+        async with self._writing:
+            while True:
+                self._woken = False  # before looking: who still sees it set has added before we look
+                group = self._taken()
+                if not any(group):
+                    return
+                steps, lines, short = group
+                try:
+                    await self._link.note(steps, [*lines, *map(_left_out, short.values())])
+                except (Unavailable, asyncio.CancelledError):
+                    self._put_back(group)
+                    raise
+
+    def _taken(self) -> Group:
+        with self._lock:
+            steps = [self._steps.pop(key) for key in list(self._steps)[:GROUP]]
+            lines, self._lines = self._lines[:GROUP], self._lines[GROUP:]
+            short, self._short = self._short, {}
+        return steps, lines, short
+
+    def _put_back(self, group: Group) -> None:
+        steps, lines, short = group
+        with self._lock:
+            for step in steps:
+                self._steps.setdefault((step.run_id, step.step), step)
+            self._lines = lines + self._lines
+            self._short = short | self._short
+
+    # -- checkpoints
+
+    async def save(self, claim: Claim, state: bytes, schema: int) -> int:
+        return await self._at_home(lambda: self._link.save(claim, state, schema=schema))
+
+    async def load(self, claim: Claim) -> Saved | None:
+        return await self._at_home(lambda: self._link.load(claim))
+
+    def wait_for(self, asked: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(asked, self._home).result()
+
+    async def _at_home(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """On the worker's own loop, where its connections are: a thread may have one of its own."""
+        if asyncio.get_running_loop() is self._home:
+            return await _patiently(ask)
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_patiently(ask), self._home))
+
+    @property
+    def _home(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            raise Unavailable("the worker has not begun, or is gone")
+        return self._loop
+
+
+def _left_out(here: Running) -> LineNote:
+    noted, claim = here.noted or Noted(), here.claim
+    lines = "1 more line was" if noted.dropped == 1 else f"{noted.dropped} more lines were"
+    text = f"{lines} left out: an attempt keeps {noted.lines} of those it wrote"
+    return LineNote(claim.id, claim.attempt, noted.lines + 1, "WARNING", "stepwell", text, time.monotonic())
+
+
+async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
+    """Outlast a short absence of the database. What is asked may be asked twice."""
+    end, pause = time.monotonic() + PATIENCE, 0.05
+    while True:
+        try:
+            return await ask()
+        except Unavailable:
+            if time.monotonic() + pause > end:
+                raise
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 1.0)

@@ -1,0 +1,35 @@
+"""How a worker's process fares: what its lease's thread reads before each sample."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from stepwell.model.worker import Vitals
+
+if sys.platform != "win32":
+    import resource
+
+
+class Meter:
+    """Processor time is a difference: between one reading and the next."""
+
+    def __init__(self) -> None:
+        self._read_at, self._used = time.monotonic(), time.process_time()
+
+    def read(self, *, running: int, claimed: int) -> Vitals:
+        before, used_before = self._read_at, self._used
+        self._read_at, self._used = time.monotonic(), time.process_time()
+        cores = (self._used - used_before) / max(self._read_at - before, 0.001)
+        return Vitals(cores, memory(), running, claimed)
+
+
+def memory() -> int:
+    """Bytes of this process that are in memory; where that is not told, the most that ever were."""
+    if sys.platform == "linux":
+        with open("/proc/self/statm", "rb") as told:
+            return int(told.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    if sys.platform == "win32":
+        return 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -47,6 +47,15 @@ async def claim(
     assert len((await ask(database, wanted, new_claim_id())).claims) == 1
 
 
+async def is_claimed(database: Database, worker: WorkerId, run: Any) -> bool:
+    """Whether the claims say the same as the explanation."""
+    found = set()
+    for ask in (runs.claim, runs.claim_limited):
+        claimed = await ask(database, Wanted(worker, None, ["shop.charge"], 10, alone=False), new_claim_id())
+        found |= {claim.id for claim in claimed.claims}
+    return run.id in found
+
+
 async def test_what_no_run_is_called_cannot_be_explained(app: App) -> None:
     with pytest.raises(NotFound):
         await app.run(new_run_id()).explain()
@@ -54,7 +63,9 @@ async def test_what_no_run_is_called_cannot_be_explained(app: App) -> None:
         await app.run("no-such-key").explain()
 
 
-async def test_no_worker_and_then_none_that_knows_it_and_then_one_that_does(app: App, hire: Hire) -> None:
+async def test_no_worker_and_then_none_that_knows_it_and_then_one_that_does(
+    app: App, hire: Hire, database: Database
+) -> None:
     run = await app.start("shop.charge")
     assert (await causes(run)).keys() == {Why.QUEUE_NOT_SERVED}
     other = await hire("shop.charge", queues=["mail"])
@@ -62,17 +73,21 @@ async def test_no_worker_and_then_none_that_knows_it_and_then_one_that_does(app:
     serving = await hire("shop.add")
     cause = (await causes(run))[Why.NAME_NOT_KNOWN]
     assert (cause.facts["serving"], cause.facts["knowing"]) == ([serving], [other])
-    await hire("shop.charge")
+    knowing = await hire("shop.charge")
     assert (await causes(run)).keys() == {Why.NEXT}
+    assert await is_claimed(database, knowing, run)
 
 
-async def test_a_paused_queue(app: App, hire: Hire) -> None:
-    await hire("shop.charge")
+async def test_a_paused_queue(app: App, hire: Hire, database: Database) -> None:
+    worker = await hire("shop.charge")
     await app.queue("default").pause(by="ann@desk")
     run = await app.start("shop.charge")
     cause = (await causes(run))[Why.QUEUE_PAUSED]
     assert cause.facts["by"] == "ann@desk"
     assert "by ann@desk" in cause.text
+    assert not await is_claimed(database, worker, run)
+    await app.queue("default").resume()
+    assert await is_claimed(database, worker, run)
 
 
 async def test_a_full_cap_and_who_holds_it(app: App, hire: Hire, database: Database) -> None:
@@ -84,6 +99,10 @@ async def test_a_full_cap_and_who_holds_it(app: App, hire: Hire, database: Datab
     found = await causes(run)
     assert found.keys() == {Why.CAP_FULL}
     assert found[Why.CAP_FULL].facts == {"queue": "default", "limit": 1, "held": 1, "runs": [first.id]}
+    assert not await is_claimed(database, worker, run)
+    await first.cancel()
+    assert (await causes(run)).keys() == {Why.NEXT}
+    assert await is_claimed(database, worker, run)
 
 
 async def test_a_full_cap_of_a_key_and_who_holds_it(app: App, hire: Hire, database: Database) -> None:
@@ -100,9 +119,13 @@ async def test_a_full_cap_of_a_key_and_who_holds_it(app: App, hire: Hire, databa
     assert (facts["key"], facts["limit"], facts["runs"]) == ("acme", 1, [first.id])
     assert (await causes(other)).keys() == {Why.NEXT}
     assert (await run.explain()).limit_key == "acme"
+    assert not await is_claimed(database, worker, run)
+    await first.cancel()
+    assert (await causes(run)).keys() == {Why.NEXT}
+    assert await is_claimed(database, worker, run)
 
 
-async def test_a_spent_rate_and_until_when(app: App, hire: Hire, database: Database) -> None:
+async def test_a_spent_rate_and_until_when(app: App, hire: Hire, database: Database, dsn: str) -> None:
     worker = await hire("shop.charge")
     await app.queue("default").set(rate="1/h")
     await app.start("shop.charge")
@@ -113,6 +136,10 @@ async def test_a_spent_rate_and_until_when(app: App, hire: Hire, database: Datab
     info = await run.info()
     left = found[Why.RATE_SPENT].facts["until"] - info.created_at
     assert timedelta(minutes=59) < left <= timedelta(minutes=61)
+    assert not await is_claimed(database, worker, run)
+    await Clock(dsn).skip(left)
+    assert (await causes(run)).keys() == {Why.NEXT}
+    assert await is_claimed(database, worker, run)
 
 
 async def test_it_waits_in_line(app: App, hire: Hire) -> None:
@@ -165,6 +192,7 @@ async def test_it_must_be_alone_and_another_such_run_runs(app: App, hire: Hire, 
     found = await causes(run)
     assert found.keys() == {Why.MUST_BE_ALONE}
     assert found[Why.MUST_BE_ALONE].facts["runs"] == [first.id]
+    assert not await is_claimed(database, worker, run)
 
 
 async def test_a_delayed_start_is_not_due_and_expires(app: App, hire: Hire) -> None:

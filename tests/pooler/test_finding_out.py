@@ -31,12 +31,15 @@ async def opened(dsn: str, pooler: bool | None = None) -> AsyncIterator[Database
         await database.close()
 
 
-async def answer(database: Database) -> dict[str, str]:
-    """What a statement on its own finds set."""
-    connection = await database.connect()
+async def answer(database: Database, **settings: str) -> dict[str, str]:
+    """What a statement on its own finds set, and one in a transaction."""
+    connection = await database.connect(**settings)
+    asked = "select name, setting from pg_settings where name = any($1::text[])"
     try:
-        asked = "select name, setting from pg_settings where name = any($1::text[])"
-        return {row["name"]: row["setting"] for row in await connection.fetch(asked, list(OURS))}
+        alone = await connection.fetch(asked, list(OURS))
+        async with connection.transaction():
+            assert await connection.fetch(asked, list(OURS)) == alone
+        return {row["name"]: row["setting"] for row in alone}
     finally:
         connection.terminate()
 
@@ -54,6 +57,12 @@ async def test_one_that_lends_for_a_transaction_is_found(pooled: str) -> None:
     async with opened(pooled) as database:
         assert database.is_pooled
         assert await answer(database) == WANTED
+
+
+async def test_a_connection_with_settings_of_its_own_has_them_there_too(pooled: str) -> None:
+    async with opened(pooled) as database:
+        found = await answer(database, synchronous_commit="off", statement_timeout="0")
+        assert found == WANTED | {"synchronous_commit": "off", "statement_timeout": "0"}
 
 
 async def test_one_that_takes_every_setting_and_forgets_it_is_found(program: Program, server: str, dsn: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import asyncpg
@@ -45,3 +46,25 @@ async def test_a_bodys_own_transaction_works_through_a_pooler_and_leaves_nothing
     async with app.worker(slots=1):
         for n in range(1, 6):
             assert await (await deposit.start(n)).result(timeout=10) == ["on", 0, n]
+
+
+async def test_bodies_in_their_own_transactions_do_not_starve_the_rest_of_a_pool_of_two(app: App, dsn: str) -> None:
+    """Each holds a session of the pooler's for as long as its block lasts, and waits there for one more: its start."""
+    sql = await asyncpg.connect(dsn)
+    await sql.execute("create table written (n int primary key)")
+
+    @app.task
+    async def small() -> None: ...
+
+    @app.task
+    async def write(n: int) -> int:
+        async with current.tx() as conn:
+            await conn.execute("insert into written values ($1)", n)
+            await small.start()
+        return n
+
+    runs = await write.start_many([(n,) for n in range(40)])
+    async with app.worker(slots=8):
+        assert await asyncio.gather(*(run.result(40) for run in runs)) == list(range(40))
+    assert await sql.fetchval("select count(*) from written") == 40
+    await sql.close()

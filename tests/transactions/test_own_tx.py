@@ -374,9 +374,8 @@ async def test_more_bodies_than_connections_wait_for_their_turn(app: App, sql: S
 
     async with app.worker(slots=50):
         runs = await deposit.start_many([(n,) for n in range(60)])
-        await asyncio.sleep(0.2)
         asked = "select count(*) from pg_stat_activity where datname = current_database() and state like 'idle in%'"
-        assert await sql.fetchval(asked) <= 10
+        assert await until(lambda: sql.fetchval(asked)) <= 10
         assert [await run.result(timeout=20) for run in runs] == list(range(60))
     assert await ledger() == list(range(60))
 

@@ -18,7 +18,7 @@ from stepwell import App, KeyConflict, State, Task
 from stepwell.model.ids import new_run_id
 from stepwell.store import migrate
 from stepwell.store.pool import Database
-from tests.waiting_for import hearing
+from tests.waiting_for import hearing, until
 
 Sql: TypeAlias = "asyncpg.Connection[Any]"
 Echo: TypeAlias = "Task[[Any], Any]"
@@ -202,7 +202,8 @@ async def test_two_transactions_that_want_one_key_make_one_run(sql: Sql, another
     await transaction.start()
     first = await sql.fetchval(asked)
     waiting = asyncio.create_task(another.fetchval(asked))
-    await asyncio.sleep(0)
+    blocked = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+    await until(lambda: sql.fetchval(blocked))
     await transaction.commit()
     assert await waiting == first
     assert await count(sql) == 1

@@ -89,6 +89,8 @@ async def test_nothing_is_lost_between_us_the_driver_and_the_server(app: App, dr
     assert infos[-1].key == 'it\'s \\ "k" %s :p1 {}'
 
 
+SOME = pytest.mark.parametrize("driver", ["asyncpg", "psycopg2", "SQLAlchemy, async"], indirect=True)
+"""Where all that matters of the driver is tested elsewhere."""
 OPTIONS: dict[str, dict[str, Any]] = {
     "none": {},
     "delay": {"delay": "90m"},
@@ -119,6 +121,7 @@ async def test_every_option_means_the_same_in_it(driver: Driver, echo: Echo, sql
         assert (title, ours) == (title, theirs)
 
 
+@SOME
 async def test_a_limit_key_comes_along(app: App, driver: Driver, sql: Sql) -> None:
     @app.task(limit_by=lambda tenant: tenant, per_key=2)
     async def limited(tenant: str) -> None: ...
@@ -173,6 +176,7 @@ async def test_a_cancel_holds_if_and_only_if_its_transaction_commits(app: App, d
     assert (await run.info()).state is State.CANCELLED
 
 
+@SOME
 async def test_what_is_started_and_cancelled_in_one_transaction_is_cancelled(
     app: App, driver: Driver, echo: Echo
 ) -> None:
@@ -183,6 +187,7 @@ async def test_what_is_started_and_cancelled_in_one_transaction_is_cancelled(
     assert (await run.info()).state is State.CANCELLED
 
 
+@SOME
 async def test_a_running_body_is_told_of_a_cancel_when_it_commits(app: App, driver: Driver) -> None:
     began, ended = asyncio.Event(), asyncio.Event()
 
@@ -220,3 +225,24 @@ async def test_the_wake_is_heard_with_the_commit_and_once(driver: Driver, echo: 
             await asyncio.sleep(0.01)
     await sql.fetch("select 1")
     assert sorted(heard) == [("stepwell_pending", "mail"), ("stepwell_scheduled", "0")]
+
+
+@SOME
+async def test_what_commits_late_is_not_passed_over_in_a_busy_queue(app: App, driver: Driver, echo: Echo) -> None:
+    """Its id is older than those that were claimed meanwhile."""
+    done = asyncio.Event()
+
+    async def keep_busy() -> None:
+        while not done.is_set():
+            await echo.start_many([(n,) for n in range(400)])
+            await asyncio.sleep(0.05)
+
+    await driver.begin()
+    late = await driver.start(echo, "late")
+    async with app.worker():
+        load = asyncio.create_task(keep_busy())
+        await (await echo.start("after some of them")).result(timeout=10)
+        await driver.commit()
+        assert await late.result(timeout=3) == "late"
+        done.set()
+        await load

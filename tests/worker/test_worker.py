@@ -537,3 +537,25 @@ async def test_a_claim_that_arrives_after_the_lease_was_lost_is_given_back(app: 
         answer.set()
         await until(lambda: _is(run, State.PENDING))
         assert (await run.info()).failures == 0
+
+
+async def test_long_results_are_recorded_a_few_at_a_time(app: App) -> None:
+    """Together they would be one statement of a hundred megabytes."""
+    settled: list[int] = []
+
+    @app.task
+    async def write(n: int) -> str:
+        return "x" * 1_000_000
+
+    async with app.worker() as worker:
+        settle = worker._link.settle
+
+        async def counted(group: Any, *, repeated: bool) -> Any:
+            settled.append(len(group))
+            return await settle(group, repeated=repeated)
+
+        worker._link.settle = counted  # type: ignore[method-assign]
+        runs = await write.start_many([(n,) for n in range(40)])
+        assert [len(await run.result(30)) for run in runs] == [1_000_000] * 40
+    assert sum(settled) == 40
+    assert max(settled) <= 10

@@ -26,7 +26,8 @@ class Lent:
 class Lending:
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._connections = Connections(self._connect, size=MOST)
+        # Behind a pooler each holds one of its sessions, and others need some too: leases, above all.
+        self._connections = Connections(self._connect, size=1 if database.is_pooled else MOST)
         self._lent: set[Lent] = set()
         self._tidying: set[asyncio.Task[None]] = set()
 

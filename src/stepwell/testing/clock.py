@@ -60,7 +60,7 @@ class Clock:
         await self._execute(_RESTORE)
 
     async def _execute(self, sql: str, *values: timedelta | str) -> None:
-        connection = await asyncpg.connect(self._dsn)
+        connection = await asyncpg.connect(self._dsn, statement_cache_size=0)  # perhaps through a pooler
         try:
             await connection.execute(in_schema(sql, self._schema), *values)
         finally:

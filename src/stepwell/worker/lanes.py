@@ -18,7 +18,7 @@ from stepwell.model.ids import ClaimId, new_claim_id
 from stepwell.model.run import Claim, ClaimedLimited, Order
 from stepwell.telemetry import Telemetry, log
 from stepwell.worker.attempts import Attempts
-from stepwell.worker.frontier import Frontier, Going
+from stepwell.worker.frontier import LOOK, Frontier, Going
 from stepwell.worker.ledger import Ledger
 from stepwell.worker.link import Completion, Link
 
@@ -72,6 +72,9 @@ class Lanes:
         self._stirred = asyncio.Event()
         self._limited_at = math.inf
         """When to look for limited work."""
+        self._limited_looked = -math.inf
+        self._others = False
+        """Whether there was limited work at the last look."""
         self._ordered = 0
         self._flying = 0
         self._open = False
@@ -194,6 +197,7 @@ class Lanes:
             self._frontier.look_fails()
             raise
         self._frontier.look_ends(claimed, began=began, now=now())
+        self._others = claimed.others
         if claimed.others:
             self._limited_at = now()
         self._begin(claimed.claims)
@@ -204,6 +208,7 @@ class Lanes:
 
     async def _look_at_limited(self, now: Callable[[], float]) -> None:
         claim_id, limit, self._limited_at = new_claim_id(), min(BATCH, self._free), math.inf
+        self._limited_looked = now()
         claimed = ClaimedLimited([], 0.0)  # if it fails: again, as soon as it can be asked
         try:
             async with self._asking(claim_id, limit):
@@ -227,6 +232,9 @@ class Lanes:
             return
         if completed:
             self._ledger.settled(completed, exchanged.lost)
+            if self._others:
+                # One of them may have counted, though it was claimed before there was a limit.
+                self._limited_at = min(self._limited_at, self._limited_looked + LOOK)
         if going is not None:
             self._frontier.went_on(going, exchanged.claims)
             self._begin(exchanged.claims)

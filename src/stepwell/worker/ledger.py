@@ -20,6 +20,8 @@ from stepwell.worker.link import Completion, Link, Settlement
 from stepwell.worker.run_task import failed
 
 GROUP = 500
+HEAVY, LOAD = 64 * 1024, 8 * 1024 * 1024
+"""Bytes of a result that is too long for an exchange, and of those in one group that are."""
 
 
 class Ledger:
@@ -53,7 +55,7 @@ class Ledger:
 
     def add(self, claim: Claim, outcome: Outcome) -> None:
         self._unsettled += 1
-        if type(outcome) is Completed and self._exchanging and claim.usage is None:
+        if type(outcome) is Completed and self._exchanging and claim.usage is None and len(outcome.result) <= HEAVY:
             self._completed.append((claim, outcome))
             if len(self._completed) == 1:
                 self._told_completed()
@@ -116,11 +118,20 @@ class Ledger:
                 while self._returned:
                     await self._settle(self._returned.popleft(), repeated=True)
                 while self._waiting:
-                    await self._settle([self._waiting.popleft() for _ in range(min(GROUP, len(self._waiting)))])
+                    await self._settle(self._next_group())
         finally:
             for recording in self._recordings:
                 recording.cancel()
             await asyncio.gather(*self._recordings, return_exceptions=True)
+
+    def _next_group(self) -> list[Settlement]:
+        group: list[Settlement] = []
+        load = 0
+        while self._waiting and len(group) < GROUP and load < LOAD:
+            claim, outcome = self._waiting.popleft()
+            load += len(outcome.result) if isinstance(outcome, Completed) else 0
+            group.append((claim, outcome))
+        return group
 
     async def _record(self, claim: Claim, outcome: CompletedWithin, completing: Awaitable[None]) -> None:
         """A run that is completed by its body's own transaction."""

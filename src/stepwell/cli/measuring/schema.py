@@ -33,6 +33,9 @@ async def own_schema(database: Database, *, force: bool) -> AsyncIterator[None]:
     """The database's schema, empty and ours for as long as the block lasts; however that ends, it is dropped."""
     schema = checked_schema(database.schema)
     keeper = await database.connect()
+    if database.is_pooled:
+        keeper.terminate()
+        raise InvalidSetting("dsn", "a pooler", "bench measures Postgres itself: connect to it directly")
     try:
         with reaching():
             if not await keeper.fetchval(_LOCK, schema):

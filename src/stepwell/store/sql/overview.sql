@@ -21,9 +21,7 @@ select (select count(*) from stepwell.workers w where w.lease_until > stepwell.n
        + (select count(*) from stepwell.runs r where r.state = 'pending' and r.limit_key is not null) as pending,
        (select extract(epoch from stepwell.now() - min(r.created_at))::float8
           from stepwell.runs r where r.state = 'pending') as oldest_pending,
-       (select count(*) from stepwell.runs r where r.claimed_by is not null) as running,
-       (select count(*) from stepwell.runs r
-         where r.due_at < stepwell.now() - interval '1 minute') as overdue;
+       (select count(*) from stepwell.runs r where r.claimed_by is not null) as running;
 
 -- name: moving_runs
 -- Live runs, newest first, and those that finished in the last `since`; no payload is read.

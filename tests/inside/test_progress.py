@@ -190,7 +190,6 @@ async def test_the_steps_of_an_attempt_are_bounded(app: App, caplog: pytest.LogC
         ({"detail": {"x": object()}}, NotEncodable),
         ({"detail": {"x": "y" * 10_001}}, NotEncodable),
     ],
-    ids=str,
 )
 async def test_a_wrong_word_is_refused_at_the_call(app: App, call: dict[str, Any], error: Any) -> None:
     raised: list[Any] = []

@@ -132,7 +132,8 @@ CASES = {
         "start_runs", 0, 1000, "runs_pkey", lambda ids: start(_new(BATCH), keys=[f"order {50_000 + n}" for n in _BATCH])
     ),
     "start a finished run again": _case(
-        "start_run_again", 1, 120, "finished_runs_pkey kept_runs_pkey", lambda ids: {"id": uuid4(), "origin": ids.finished[0]}
+        "start_run_again", 1, 120, "finished_runs_pkey kept_runs_pkey",
+        lambda ids: {"id": uuid4(), "origin": ids.finished[0]},
     ),
     "claim one queue": _case("claim_runs", BATCH, 3000, CLAIMING, lambda ids: claim(["mail"])),
     "claim three queues": _case(

@@ -18,7 +18,7 @@ WORKER = ("--log-level", "warning")
 
 # Found by indexes: beside a million scheduled runs, a look must not read them.
 LEFT = """
-select (select count(*) from stepwell.runs where state = 'pending')
+select (select count(*) from stepwell.runs where state = 'pending' and limit_key is null)
      + (select count(*) from stepwell.runs where claimed_by is not null) /* look */
 """
 # A worker finds the day's partition; so do these, which finished just now.

@@ -19,8 +19,10 @@ select (select count(*) from stepwell.workers w where w.lease_until > stepwell.n
        (select coalesce(sum(w.slots), 0) from stepwell.workers w where w.lease_until > stepwell.now()) as slots,
        (select count(*) from stepwell.runs r where r.state = 'pending' and r.limit_key is null)
        + (select count(*) from stepwell.runs r where r.state = 'pending' and r.limit_key is not null) as pending,
-       (select extract(epoch from stepwell.now() - min(r.created_at))::float8
-          from stepwell.runs r where r.state = 'pending') as oldest_pending,
+       (select extract(epoch from stepwell.now() - least(
+                   (select min(r.created_at) from stepwell.runs r where r.state = 'pending' and r.limit_key is null),
+                   (select min(r.created_at) from stepwell.runs r
+                     where r.state = 'pending' and r.limit_key is not null)))::float8) as oldest_pending,
        (select count(*) from stepwell.runs r where r.claimed_by is not null) as running;
 
 -- name: moving_runs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 
@@ -14,6 +15,11 @@ app = App()
 @app.task
 async def add(a: int, b: int = 0) -> int:
     return a + b
+
+
+@app.task
+async def say(words: str) -> None:
+    logging.getLogger("shop").info(words)
 
 
 @app.task

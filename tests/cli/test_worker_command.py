@@ -8,6 +8,7 @@ import signal
 import pytest
 
 from stepwell import State
+from tests.waiting_for import until
 
 
 async def outcomes(run) -> list[str]:
@@ -115,6 +116,20 @@ async def test_its_log_can_be_json(process):
         assert await worker.exit_code() == 0
     assert ready["message"].startswith("ready: worker")
     assert ready["level"] == "info"
+
+
+async def test_what_bodies_log_is_kept_however_little_is_shown(process, client):
+    async with process("worker", "shop:app", "--log-level", "warning") as worker:
+        run = await client.start("shop.say", "a word")
+        await run.result(20)
+
+        async def kept():
+            return [line.message for line in await run.logs()] == ["a word"]
+
+        await until(kept)
+        worker.signal(signal.SIGTERM)
+        assert await worker.exit_code() == 0
+    assert "a word" not in worker.output
 
 
 async def test_a_supervisor_restarts_a_worker_that_died(process):

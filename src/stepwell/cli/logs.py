@@ -43,4 +43,6 @@ def configure(*, level: str, as_json: bool) -> None:
     """Before the app is loaded: an app that sets up logging itself has the last word."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(AsJson() if as_json else ForPeople())
-    logging.basicConfig(level=level.upper(), handlers=[handler])
+    # What is shown is the handler's business: what bodies log is kept with their runs, however little is shown.
+    handler.setLevel(level.upper())
+    logging.basicConfig(level=min(handler.level, logging.INFO), handlers=[handler])

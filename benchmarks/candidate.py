@@ -37,11 +37,18 @@ class Sizes:
     drain_seconds: float = 2.5
     backlog_drain_seconds: float = 3.0
     latency_seconds: float = 2.5
+    workflows: int = 1_000
+    lone: int = 1_000
+    fan: int = 10_000
+    events: int = 10_000
+    asleep: int = 10_000
+    workflow_seconds: float = 15.0
 
 
 QUICK = Sizes(
     bulk=3_000, singles=200, crowd=500, backlog=10_000, grown=10_000, probes=40, old=5_000, rest=4.0,
     bulk_seconds=1.0, backlog_seconds=3.0, drain_seconds=1.5, backlog_drain_seconds=1.5, latency_seconds=1.5,
+    workflows=100, lone=100, fan=500, events=500, asleep=500, workflow_seconds=3.0,
 )  # fmt: skip
 
 
@@ -68,7 +75,7 @@ class Candidate:
     def name(self) -> str:
         return str(self.facts.get("name", self.key))
 
-    def ask(self, verb: str, *, url: str, timeout: float = 240.0, **options: float) -> dict[str, Any]:
+    def ask(self, verb: str, *, url: str, timeout: float = 240.0, **options: float | str) -> dict[str, Any]:
         words = [part for name, value in options.items() for part in (f"--{name}", str(value))]
         environment = os.environ | {
             "BENCH_STORE": url,

@@ -8,11 +8,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from benchmarks import workflows as durable
 from benchmarks.candidate import Candidate, Unmeasured
 from benchmarks.servers import DATABASE, Postgres
 
-WHAT = ("start", "drain", "backlog", "latency", "growth", "old", "idle", "cost")
-OURS = ("old", "idle", "cost")
+WHAT = ("start", "drain", "backlog", "latency", "growth", "old", "idle", "cost", "workflows")
+# Who is asked, where not everyone is.
+PLAYERS = {"old": ("stepwell",), "idle": ("stepwell",), "cost": ("stepwell",), "workflows": durable.PLAYERS}
 COSTS = {"1k": 1_000, "100k": 100_000, "1M": 1_000_000}
 OTHERS = """
 select count(*) from pg_stat_activity
@@ -41,7 +43,7 @@ def prepare(candidate: Candidate, what: set[str]) -> None:
     sizes = candidate.sizes
     # Four times the seconds of a measured start: the images are made once.
     queued = _affordable(candidate, sizes.bulk, 4 * sizes.bulk_seconds)
-    if what & {"drain", "latency", "old"}:
+    if what & {"drain", "latency", "old"} or ("workflows" in what and candidate.key == "stepwell"):
         _image(candidate, "queued", queued)
     if "backlog" in what:
         _image(candidate, "backlog", _affordable(candidate, sizes.backlog, sizes.backlog_seconds))
@@ -52,6 +54,8 @@ def prepare(candidate: Candidate, what: set[str]) -> None:
         for name, count in COSTS.items():
             if name != "1k":
                 _image(candidate, f"cost_{name}", min(count, sizes.grown))
+    if "workflows" in what:
+        durable.prepare(candidate)
 
 
 def _find_pace(candidate: Candidate) -> None:
@@ -85,10 +89,15 @@ def _image(candidate: Candidate, name: str, queued: int, **filled: float) -> Non
 def measure(candidate: Candidate, what: set[str]) -> Iterator[str]:
     """One round of one contender, step by step; each step's name is given before it begins."""
     for name, part in PARTS.items():
-        if name in what and (name not in OURS or candidate.key == "stepwell"):
+        if name in what and plays(candidate.key, {name}):
             for step, figure in part(candidate):
                 yield step
                 candidate.attempt(step, figure)
+
+
+def plays(key: str, what: set[str]) -> bool:
+    """Whether there is anything of this that the contender is asked."""
+    return any(name not in PLAYERS or key in PLAYERS[name] for name in what)
 
 
 Steps = Iterator[tuple[str, Callable[[], None]]]
@@ -248,4 +257,13 @@ def _count_statements(server: object) -> None:
     )
 
 
-PARTS = {each.__name__: each for each in (start, drain, backlog, latency, growth, old, idle, cost)}
+# -- of those with workflows
+
+
+def workflows(candidate: Candidate) -> Steps:
+    if candidate.key == "stepwell":
+        yield "plain", lambda: _drain(candidate, "plain", "queued", 1)
+    yield from durable.figures(candidate)
+
+
+PARTS = {each.__name__: each for each in (start, drain, backlog, latency, growth, old, idle, cost, workflows)}

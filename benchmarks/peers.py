@@ -32,6 +32,8 @@ REDIS = ("celery", "dramatiq", "taskiq", "arq")
 PEERS = ROOT / ".venv-peers" / "bin" / "python"
 # What arq needs and what the others need exclude each other.
 APART = {"arq": ROOT / ".venv-peers-arq" / "bin" / "python"}
+# What is said of a round as soon as it is over.
+SHOWN = ("bulk", "drain", "drain2", "calm body 50", "steps", "tasks", "lone", "fan")
 CONDITIONS = """\
 {cores} cores, {memory:.0f} GiB, Python {python}; Postgres {postgres} with fsync and synchronous_commit on, \
 shared_buffers {buffers}, max_wal_size {wal}, checkpoint_timeout {timeout}; {redis}; loopback. \
@@ -39,7 +41,8 @@ Medians of {rounds} interleaved rounds [lowest–highest]. No-ops with \
 100 bytes of input; a drain counts until the store holds the outcome. A round's databases are copied from a template, \
 vacuumed and analyzed; a checkpoint comes \
 before each copy, and the next is due long after the measurement. Slow contenders drain \
-for {seconds:g} s only. "Half load" is half of the contender's own drain rate in the same round, and at most half \
+for {seconds:g} s only, and take the steps of workflows for {workflow_seconds:g} s. \
+"Half load" is half of the contender's own drain rate in the same round, and at most half \
 of its rate of bulk starts; the load comes from a process of its own."""
 
 
@@ -73,10 +76,11 @@ def field(chosen: argparse.Namespace, sizes: Sizes) -> Iterator[list[Candidate]]
     try:
         with ExitStack() as servers:
             candidates = []
-            if wanted := [key for key in POSTGRES if key in chosen.only]:
+            asked = [key for key in chosen.only if measures.plays(key, set(chosen.what))]
+            if wanted := [key for key in POSTGRES if key in asked]:
                 postgres = servers.enter_context(Postgres(folder / "postgres"))
                 candidates += [Candidate(key, _python(key), postgres, folder, sizes) for key in wanted]
-            if wanted := [key for key in REDIS if key in chosen.only]:
+            if wanted := [key for key in REDIS if key in asked]:
                 if program := redis_program():
                     redis = servers.enter_context(Redis(folder / "redis", program))
                     candidates += [Candidate(key, _python(key), redis, folder, sizes) for key in wanted]
@@ -129,8 +133,7 @@ def rounds(candidates: list[Candidate], what: set[str], count: int) -> None:
 
 
 def _latest(candidate: Candidate) -> str:
-    shown = {name: candidate.figures[name][-1] for name in ("bulk", "drain", "drain2", "calm body 50")
-             if candidate.figures.get(name)}  # fmt: skip
+    shown = {name: candidate.figures[name][-1] for name in SHOWN if candidate.figures.get(name)}
     return ", ".join(f"{name} {table.number(value)}" for name, value in shown.items())
 
 
@@ -159,6 +162,7 @@ def conditions(chosen: argparse.Namespace, sizes: Sizes, candidates: list[Candid
         redis=f"{versions[Redis]} with AOF everysec" if Redis in versions else "no Redis",
         rounds=chosen.rounds,
         seconds=sizes.drain_seconds,
+        workflow_seconds=sizes.workflow_seconds,
     )
 
 
@@ -214,9 +218,10 @@ def main() -> None:
         if chosen.json:
             chosen.json.write_text(raw(chosen, present))
     if chosen.quick:
-        said = f"QUICK: small counts (1 M is {sizes.grown:,} here), no figures to quote.\n\n{said}"
+        counts = f"1 M is {sizes.grown:,} here, 10 k are {sizes.events:,}"
+        said = f"QUICK: small counts ({counts}), no figures to quote.\n\n{said}"
     parts = [said, table.figures(present), table.notes(present), *(table.ours(c) for c in present if c.key == OURS[0])]
-    print("\n\n".join(part for part in [*parts, table.goals(present)] if part))
+    print("\n\n".join(part for part in [*parts, table.goals(present, what)] if part))
 
 
 if __name__ == "__main__":

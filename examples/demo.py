@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from stepwell import App, Retry, Run, RunError, RunFailed, RunInfo, State, current
+from stepwell import App, Retry, Run, RunError, RunFailed, RunInfo, State, current, workflow
 
 app = App()
 console = Console(highlight=False, soft_wrap=True)
@@ -73,6 +73,22 @@ async def remind(order: Order) -> str:
     return f"How is the {order.tea}?"
 
 
+@app.step
+async def reserve(guest: int) -> str:
+    """A step: part of a workflow, run where that is, and recorded. Told again, the workflow does not repeat it."""
+    return f"table {guest % 7}"
+
+
+@app.workflow
+async def tasting(order: Order) -> str:
+    """A workflow: plain asyncio that goes on where it was, whatever dies. Others wait for days."""
+    table = await reserve(order.number)
+    await asyncio.sleep(0.5)
+    guests = await workflow.signal("coming", int, timeout="30s")
+    _receipt, label = await asyncio.gather(charge(order), print_label(order))
+    return f"{guests} at {table}: {label}"
+
+
 ORDERS = [
     Order(1001, "sencha", 2),
     Order(1002, "assam", 4),
@@ -94,11 +110,14 @@ async def sell(order: Order, day: str) -> list[Run[Any]]:
 
 
 async def morning(day: str) -> None:
-    """Four orders, a blend, and a gift that is called off."""
+    """Four orders, a blend, a tasting, and a gift that is called off."""
     tags = {"day": day}
     gift = await remind.options(delay="1h", tags=tags).start(ORDERS[0])
     runs = [run for order in ORDERS for run in await sell(order, day)]
     runs.append(await blend.options(tags=tags).start(7))
+    party = await tasting.options(tags=tags).start(ORDERS[2])
+    await party.signal("coming", 3)
+    runs.append(party)
     await gift.cancel()
     for run in runs:
         try:
@@ -154,7 +173,7 @@ async def summary(day: str) -> bool:
     states = Counter(info.state for info in infos)
     attempts = {info.input["order"]["number"]: info.attempt for info in reversed(infos) if "charge" in info.name}
     console.print(f"paid once each, though clicked twice; attempts by order: {attempts}")
-    expected = {State.COMPLETED: 12, State.FAILED: 1, State.CANCELLED: 1}
+    expected = {State.COMPLETED: 13, State.FAILED: 1, State.CANCELLED: 1}
     return states == expected and attempts == {order.number: tries(order) for order in ORDERS}
 
 

@@ -38,6 +38,12 @@ def sibling(dsn: str, name: str) -> str:
     return urlunsplit(urlsplit(dsn)._replace(path=f"/{name}"))
 
 
+def as_role(dsn: str, role: str) -> str:
+    """The DSN of the same database for another role, whose password is x."""
+    parts = urlsplit(dsn)
+    return urlunsplit(parts._replace(netloc=f"{role}:x@{parts.netloc.rpartition('@')[2]}"))
+
+
 async def on_server(dsn: str, *statements: str) -> None:
     connection = await asyncpg.connect(dsn)
     try:

@@ -45,7 +45,7 @@ WORDS = {
 LONG_STATEMENTS = {
     "claim_runs": "one round trip finds the queues, skips the paused, locks and takes: the plan tests need it whole",
     "claim_limited_runs": "what is running must be counted, and what is claimed be counted in, in one statement",
-    "start_runs": "keys, limits and uniqueness are settled where the rows are made: all of them, or none",
+    "advance_turns": "a turn's events, what it took and where it leaves its run: all of it, or none",
     "exchange_runs": "one round trip and one commit complete what is done and claim what is next: the hot path",
 }
 IMPORTS_IN_FUNCTIONS = {
@@ -66,12 +66,13 @@ BROAD_EXCEPTS = {
     "executors/process.py:_call": "kills the child of a call that is given up, and raises again",
     "executors/thread.py": "user code in a thread: whatever it raises is the answer",
     "services/service.py:_for_ever": "a service goes on; the error is logged with its traceback",
+    "store/connections.py:take": "lets go of its place, and raises again",
     "store/pool.py": "rolls back or hangs up, and raises again",
     "services/leader.py:run": "leadership only saves work: without it nothing is wrong",
     "starting.py:_fly": "a group that is refused is started one by one, and every caller hears of its own",
     "worker/attempts.py:_first_steps": "the first step of user code: whatever it raises is its outcome",
     "worker/attempts.py:_to_the_end": "whatever happens to an attempt ends as its outcome, and no run is left running",
-    "worker/lanes.py:_asking": "notes that there may be a claim of which nobody heard, and raises again",
+    "worker/lanes.py:asking": "notes that there may be a claim of which nobody heard, and raises again",
     "worker/lanes.py:_exchange": "what an exchange did not get through is settled apart, and no outcome is dropped",
     "worker/lanes.py:_look": "says that the look failed, and raises again",
     "worker/worker.py:run": "records what is known before it ends by an error, and raises again",
@@ -88,6 +89,13 @@ BROAD_EXCEPTS = {
     "worker/ledger.py:_record": "whatever the server has against the user's transaction is its attempt's outcome",
     "worker/ledger.py:_settle": "a group the database refuses is settled one by one, and no outcome is dropped",
     "worker/run_task.py:run_task": "user code: whatever it raises is its outcome",
+    "worker/run_turn.py:_run_step": "user code: whatever it raises is its outcome",
+    "worker/together.py:_fly": "whatever became of a group is the answer to everyone in it",
+    "worker/turns.py:_replay": "ends the code that does not fit, and raises again",
+    "worker/turns.py:_write_alone": "a write the database refuses is its turn's outcome, and nobody else's",
+    "worker/turns.py:_write_all": "a group the database refuses is written one by one, and no turn is dropped",
+    "worker/turns.py:run_turn": "whatever ends a turn ends its code here, and is raised again",
+    "replay/": "user code: whatever it raises, also while it is ended, is its own affair",
 }
 CLOCKS = {
     "cli/": "ages on the screen, and how far this machine's clock is off: nothing is decided by them",
@@ -95,6 +103,8 @@ CLOCKS = {
     "cli/doctor.py:examine": "how far the two clocks are apart is the question",
 }
 RANDOM = {
+    "here.py": "the type of workflow.random",
+    "replay/replay.py": "seeded by the run: the same numbers whenever it is told again",
     "engine/settle.py": "the noise that spreads delays; it names nothing",
     "worker/frontier.py": "which of too many busy queues come first; it names nothing",
 }
@@ -102,7 +112,7 @@ COMPOSED_SQL = {
     "store/migrate.py:_record": "a number and a name from our own file names, checked by their pattern",
 }
 NOT_YET = {
-    "InvalidGraph", "Nondeterminism", "workflow", "ALL", "ANY", "QUORUM",
+    "InvalidGraph", "ALL", "ANY", "QUORUM",
 }  # fmt: skip
 
 # What users were promised that they can import.
@@ -110,6 +120,7 @@ PROMISED = {
     "App", "Retry", "Call", "Run", "RunInfo", "current", "Snooze", "Fatal", "RunError", "StepwellError", "UsageError",
     "DuplicateName", "UnknownName", "NotEncodable", "InvalidSetting", "KeyConflict", "StateError", "NotFound",
     "AlreadyFinished", "ClaimLost", "RunFailed", "RunCancelled", "RunExpired", "Unavailable",
+    "Nondeterminism", "workflow",
 }  # fmt: skip
 
 

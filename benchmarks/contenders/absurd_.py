@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+from collections.abc import Iterable
 from importlib.metadata import version
 from typing import Any
 
@@ -29,7 +30,7 @@ OPTIONS = '{"max_attempts": 5}'
 
 BULK = """
 select made.task_id
-from unnest(%(params)s::jsonb[]) params, absurd.spawn_task('bench', 'noop', params, %(options)s) made"""
+from unnest(%(params)s::jsonb[]) params, absurd.spawn_task('bench', %(name)s, params, %(options)s) made"""
 SCHEDULED = """
 with task as (
     insert into absurd.t_bench (task_id, task_name, params, max_attempts, state, attempts, last_attempt_run)
@@ -89,8 +90,12 @@ class AbsurdContender(Contender):
     async def start_bulk(self, count: int) -> None:
         """Its SDK has no batch, but its SQL does what a statement can: many starts share a commit."""
         for first in range(0, count, CHUNK):
-            given = [json.dumps(params(number)) for number in range(first, min(first + CHUNK, count))]
-            await self._look.execute(BULK, {"params": given, "options": OPTIONS})
+            await self._spawn("noop", range(first, min(first + CHUNK, count)))
+
+    async def _spawn(self, name: str, numbers: Iterable[int]) -> list[Any]:
+        given = [json.dumps(params(number)) for number in numbers]
+        cursor = await self._look.execute(BULK, {"name": name, "params": given, "options": OPTIONS})
+        return [row[0] for row in await cursor.fetchall()]
 
     async def start_one(self, number: int) -> str:
         client = await self._client()
@@ -122,6 +127,15 @@ class AbsurdContender(Contender):
     async def fill_scheduled(self, count: int) -> None:
         await self._look.execute(SCHEDULED, {"count": count, "params": json.dumps(params(0))})
 
+    async def start_workflows(self, shape: str, count: int, length: int) -> list[Any]:
+        if shape not in SHAPES:
+            return await super().start_workflows(shape, count, length)
+        return await self._spawn(shape, [length] * count)
+
+    async def recorded(self, shape: str) -> int:
+        cursor = await self._look.execute("select count(*) from absurd.c_bench")
+        return (await cursor.fetchone())[0]
+
 
 async def noop(params: dict[str, Any], context: Any) -> None:
     return None
@@ -131,11 +145,33 @@ async def probe(params: dict[str, Any], context: Any) -> None:
     tell(params["number"])
 
 
+async def nothing() -> None:
+    return None
+
+
+async def steps(params: dict[str, Any], context: Any) -> None:
+    for _ in range(params["number"]):
+        await context.step("step", nothing)
+
+
+async def lone(params: dict[str, Any], context: Any) -> None:
+    async def mark(number: int) -> None:
+        tell(number)
+
+    await context.step("first", lambda: mark(0))
+    for _ in range(1, params["number"]):
+        await context.step("step", nothing)
+    await context.step("last", lambda: mark(params["number"]))
+
+
+SHAPES = {"steps": steps, "lone": lone}
+
+
 async def work() -> None:
     clients = [AsyncAbsurd(store(), queue_name=QUEUE) for _ in range(CLIENTS)]
     for client in clients:
-        client.register_task("noop")(noop)
-        client.register_task("probe")(probe)
+        for name, body in {"noop": noop, "probe": probe, **SHAPES}.items():
+            client.register_task(name)(body)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: [client.stop_worker() for client in clients])
     await asyncio.gather(*(client.start_worker(concurrency=BATCH, poll_interval=POLL) for client in clients))
     for client in clients:

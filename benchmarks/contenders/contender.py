@@ -13,25 +13,24 @@ import json
 import os
 import signal
 import socket
-import struct
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-from processes import Workers, cpu_seconds
+from looks import rate_of, watch
+from processes import Workers
+from telling import PATIENCE, listening, tell, told
+from workflow_verbs import WORKFLOW_VERBS
+
+__all__ = ["TEXT", "TO", "Contender", "Lacking", "main", "store", "tell"]
 
 TO = "someone@example.org"
 TEXT = "a hundred bytes of input or so, as in real life, a line of it"
 BEAT = 0.05
 WARM = 20
-BURSTS = 6
-PATIENCE = 60.0
-_mouth: socket.socket | None = None
 
 
 class Lacking(Exception):
@@ -40,16 +39,6 @@ class Lacking(Exception):
 
 def store() -> str:
     return os.environ["BENCH_STORE"]
-
-
-def tell(number: int) -> None:
-    """Say that the body of this probe has begun. The clock is the machine's, the same for every process."""
-    global _mouth
-    now = time.monotonic()
-    if _mouth is None:
-        _mouth = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        _mouth.connect(os.environ["BENCH_SOCKET"])
-    _mouth.send(struct.pack("qd", number, now))
 
 
 class Contender(ABC):
@@ -97,6 +86,28 @@ class Contender(ABC):
 
     async def fill_scheduled(self, count: int) -> None:
         raise Lacking("has no schedule that could be filled")
+
+    # -- of those with workflows
+
+    async def start_workflows(self, shape: str, count: int, length: int) -> list[Any]:
+        """Handles of workflows that are as long as told, and of the shape that SHAPES in `workflow_verbs` describes."""
+        raise Lacking(f"has no workflows of {shape}")
+
+    async def recorded(self, shape: str) -> int:
+        """How many steps, or tasks, of its workflows the store holds."""
+        raise Lacking("does not record steps")
+
+    async def write_steps(self, count: int, group: int) -> None:
+        """What recording so many steps takes at the least, so many to a commit."""
+        raise Lacking("is no limit")
+
+    async def parked(self) -> int:
+        """How many workflows wait for something outside of them."""
+        raise Lacking("has no workflows that wait")
+
+    async def wake(self, length: int) -> Any:
+        """Tell the one with the long history to end; its handle."""
+        raise Lacking("has no workflows that wait")
 
 
 # -- the verbs
@@ -147,62 +158,22 @@ async def drain(contender: Contender, chosen: argparse.Namespace) -> dict[str, A
     before = await contender.left()
     if before < chosen.count:
         raise RuntimeError(f"{chosen.count} should be queued, but {before} are")
+
+    async def stored() -> int:
+        return before - await contender.left()
+
+    gap = 0.02 if before <= 50_000 else 0.25
     with Workers(chosen.processes) as workers:
-        looks = await _watch(contender, workers, before, chosen)
+        looks = await watch(stored, workers, until=chosen.count, gap=gap, most=chosen.most)
         rss = workers.rss()
-    first, last = looks[0], looks[-1]
-    if len(looks) < 2:
-        raise RuntimeError(f"all {last.stored} were stored between two looks: too few for a rate")
-    window = last.stored - first.stored
-    return {
-        "rate": window / (last.at - first.at),
-        "stored": last.stored,
-        "window": window,
-        "seconds": last.at - first.at,
-        "rss": rss,
-        "cpu": last.cpu - first.cpu,
-        "server_cpu": last.server - first.server,
-    }
-
-
-class _Look:
-    """What the store held at a time, and what it had cost until then."""
-
-    def __init__(self, at: float, stored: int, workers: Workers) -> None:
-        self.at = at
-        self.stored = stored
-        self.cpu = workers.cpu()
-        server = os.environ.get("BENCH_SERVER")
-        self.server = cpu_seconds(int(server)) if server else 0.0
-
-
-async def _watch(contender: Contender, workers: Workers, before: int, chosen: argparse.Namespace) -> list[_Look]:
-    """The looks that found more than the one before. Few of them are bursts, and get three times as long."""
-    looks: list[_Look] = []
-    gap, cost, begin, gone = 0.02 if before <= 50_000 else 0.25, 0.0, time.monotonic(), 0.0
-    while gone < chosen.most or (len(looks) < BURSTS and gone < 3 * chosen.most):
-        # A look is work for the database too: it may take an eighth of a core, and of a long drain there are few.
-        await asyncio.sleep(max(gap, 8 * cost, gone / 100))
-        workers.check()
-        at = time.monotonic()
-        stored = before - await contender.left()
-        cost = time.monotonic() - at
-        if stored > (looks[-1].stored if looks else 0):
-            looks.append(_Look(at, stored, workers))
-        if stored >= chosen.count:
-            break
-        if looks:
-            gone = at - looks[0].at
-        elif at - begin > PATIENCE:
-            raise RuntimeError(f"nothing was stored in {PATIENCE:.0f} s\n{workers.words()}")
-    return looks
+    return {**rate_of(looks), "rss": rss}
 
 
 async def latency(contender: Contender, chosen: argparse.Namespace) -> dict[str, Any]:
     """Probes, one at a time, on one worker; beside a load if asked. At most so many, for at most so long."""
     contender.probing = True
     figures: dict[str, Any] = {"body": [], "result": []}
-    with _listening() as ear, Workers(1) as workers:
+    with listening() as ear, Workers(1) as workers:
         for number in range(WARM):
             await _probe(contender, ear, number)
         with Workers(1 if chosen.load else 0, "load", "--load", str(chosen.load)) as callers:
@@ -221,17 +192,6 @@ async def latency(contender: Contender, chosen: argparse.Namespace) -> dict[str,
     return figures
 
 
-@contextmanager
-def _listening() -> Iterator[socket.socket]:
-    path = Path(os.environ["BENCH_SOCKET"])
-    path.unlink(missing_ok=True)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear:
-        ear.bind(str(path))
-        ear.setblocking(False)
-        yield ear
-    path.unlink(missing_ok=True)
-
-
 async def _probe(contender: Contender, ear: socket.socket, number: int) -> tuple[float, float]:
     """Milliseconds from the call of start to the body's first line, and to the outcome in the caller's hands."""
     begin = time.monotonic()
@@ -239,14 +199,8 @@ async def _probe(contender: Contender, ear: socket.socket, number: int) -> tuple
     if contender.can_result:
         await asyncio.wait_for(contender.result(handle), PATIENCE)
     end = time.monotonic()
-    heard, at = -1, 0.0
-    while heard != number:
-        heard, at = struct.unpack("qd", await asyncio.wait_for(_hear(ear), PATIENCE))
+    at = await told(ear, number)
     return (at - begin) * 1000, (end - begin) * 1000
-
-
-async def _hear(ear: socket.socket) -> bytes:
-    return await asyncio.get_running_loop().sock_recv(ear, 16)
 
 
 async def load(contender: Contender, chosen: argparse.Namespace) -> dict[str, Any]:
@@ -293,7 +247,7 @@ async def fill(contender: Contender, chosen: argparse.Namespace) -> dict[str, An
     return {"seconds": time.perf_counter() - begin}
 
 
-VERBS = {each.__name__: each for each in (bulk, single, drain, latency, load, idle, trickle, fill)}
+VERBS = {each.__name__: each for each in (bulk, single, drain, latency, load, idle, trickle, fill)} | WORKFLOW_VERBS
 
 
 # -- the command
@@ -352,4 +306,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--finished", type=int, default=0)
     parser.add_argument("--scheduled", type=int, default=0)
+    parser.add_argument("--shape", default="steps")
+    parser.add_argument("--length", type=int, default=10)
+    parser.add_argument("--group", type=int, default=1)
     return parser.parse_args()

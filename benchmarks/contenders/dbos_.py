@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import threading
+from collections.abc import Iterable
 from importlib.metadata import version
 from typing import Any
 
@@ -26,7 +27,7 @@ CHUNK = 500
 INPUT = json.dumps({"positionalArgs": [TO, 0, TEXT], "namedArgs": {}})
 
 BULK = """
-select dbos.enqueue_workflow('noop', %(name)s, named_args => given, application_name => %(name)s)
+select dbos.enqueue_workflow(%(body)s, %(name)s, named_args => given, application_name => %(name)s)
 from unnest(%(given)s::json[]) given"""
 # The shape of a real one: the row itself, its input and its output.
 FINISHED = """
@@ -77,9 +78,11 @@ class DBOSContender(Contender):
 
     async def start_bulk(self, count: int) -> None:
         for first in range(0, count, CHUNK):
-            numbers = range(first, min(first + CHUNK, count))
-            given = [json.dumps({"to": TO, "number": number, "text": TEXT}) for number in numbers]
-            self._look.execute(BULK, {"name": NAME, "given": given})
+            self._enqueue("noop", range(first, min(first + CHUNK, count)))
+
+    def _enqueue(self, body: str, numbers: Iterable[int]) -> list[Any]:
+        given = [json.dumps({"to": TO, "number": number, "text": TEXT}) for number in numbers]
+        return [row[0] for row in self._look.execute(BULK, {"body": body, "name": NAME, "given": given})]
 
     async def start_one(self, number: int) -> Any:
         options: Any = {"workflow_name": "probe" if self.probing else "noop", "queue_name": NAME}
@@ -104,6 +107,14 @@ class DBOSContender(Contender):
     async def fill_scheduled(self, count: int) -> None:
         self._look.execute(SCHEDULED, {"name": NAME, "count": count, "input": INPUT})
 
+    async def start_workflows(self, shape: str, count: int, length: int) -> list[Any]:
+        if shape not in ("steps", "lone"):
+            return await super().start_workflows(shape, count, length)
+        return self._enqueue(shape, [length] * count)
+
+    async def recorded(self, shape: str) -> int:
+        return self._look.execute("select count(*) from dbos.operation_outputs").fetchone()[0]
+
 
 @DBOS.workflow(name="noop")
 def noop(to: str, number: int, text: str) -> None:
@@ -113,6 +124,30 @@ def noop(to: str, number: int, text: str) -> None:
 @DBOS.workflow(name="probe")
 def probe(to: str, number: int, text: str) -> None:
     tell(number)
+
+
+@DBOS.step(name="step")
+def step(number: int) -> None:
+    return None
+
+
+@DBOS.step(name="mark")
+def mark(number: int) -> None:
+    tell(number)
+
+
+@DBOS.workflow(name="steps")
+def steps(to: str, number: int, text: str) -> None:
+    for each in range(number):
+        step(each)
+
+
+@DBOS.workflow(name="lone")
+def lone(to: str, number: int, text: str) -> None:
+    mark(0)
+    for each in range(1, number):
+        step(each)
+    mark(number)
 
 
 def launch() -> None:

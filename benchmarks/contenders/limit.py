@@ -31,6 +31,11 @@ CONNECTIONS = 2
 NOOP, PROBE = "bench.noop", "bench.probe"
 CHANNEL = "bench_limit"
 STATEMENTS = load("stepwell")
+EVENTS = """
+insert into stepwell.events (run_id, idx, type, at, data)
+select $1, $2 + number, 'StepCompleted', stepwell.now(), '{"command": 1, "name": "bench.step", "value": null}'
+  from generate_series(1, $3::int) number
+"""
 
 Connection = asyncpg.Connection  # type: ignore[type-arg]
 
@@ -48,8 +53,15 @@ async def start(connection: Connection, input: bytes, name: str = NOOP) -> None:
 
 
 async def copy(connection: Connection, count: int, input: bytes) -> None:
-    rows = ((new_run_id(), NOOP, "default", 50, "pending", input, None, b"{}", None, None, None) for _ in range(count))
+    given = {"name": NOOP, "queue": "default", "priority": 50, "state": "pending", "input": input, "retry": b"{}"}
+    same = [given.get(column) for column in COLUMNS[1:]]
+    rows = ((new_run_id(), *same) for _ in range(count))
     await connection.copy_records_to_table("runs", schema_name="stepwell", records=rows, columns=COLUMNS)
+
+
+async def write_events(connection: Connection, run_id: Any, first: int, count: int) -> None:
+    """What a turn records of so many steps, and none of what it does besides."""
+    await connection.execute(EVENTS, run_id, first, count)
 
 
 class Turn:
@@ -147,6 +159,11 @@ class Limit(Contender):
 
     async def fill_scheduled(self, count: int) -> None:
         await self.inner.fill_scheduled(count)
+
+    async def write_steps(self, count: int, group: int) -> None:
+        run_id = new_run_id()
+        for first in range(0, count, group):
+            await write_events(self.connection, run_id, first, min(group, count - first))
 
 
 async def work() -> None:

@@ -79,8 +79,15 @@ class Workers:
 
     def rss(self) -> int:
         """The peak memory of one worker in bytes, with the processes it started; the mean where there are several."""
-        peaks = [_peak(pid) for child in self._children for pid in _tree(child.pid)]
-        return sum(peaks) // len(self._children)
+        return self._memory("VmHWM:")
+
+    def resident(self) -> int:
+        """The same as it is now."""
+        return self._memory("VmRSS:")
+
+    def _memory(self, field: str) -> int:
+        sizes = [_size(pid, field) for child in self._children for pid in _tree(child.pid)]
+        return sum(sizes) // len(self._children)
 
 
 def cpu_seconds(root: int) -> float:
@@ -113,12 +120,12 @@ def _stat(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
-def _peak(pid: int) -> int:
+def _size(pid: int, field: str) -> int:
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
         return 0
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(field)), 0)
 
 
 def _die_with_parent() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 from contender import TEXT, TO, Contender, main, store, tell
 
-from stepwell import App, Run
+from stepwell import App, Run, workflow
 from stepwell.version import VERSION
 
 CHUNK = 20_000
@@ -43,6 +43,13 @@ STATEMENTS = """
 select coalesce(sum(calls), 0)::bigint from pg_stat_statements
  where dbid = (select oid from pg_database where datname = current_database())
 """
+RECORDED = "select count(*) from stepwell.events where type = $1 /* look */"
+PARKED = """
+select count(*) from stepwell.runs
+ where kind = 'workflow' and state = 'waiting' and waits_for -> 'runs' = '[]' /* look */
+"""
+EVENTS = {"steps": "StepCompleted", "tasks": "TaskCompleted"}
+STEPS_IN_A_HUNDRED, TASKS_IN_A_HUNDRED = 50, 25
 
 app = App(os.environ.get("BENCH_STORE") or None)
 
@@ -55,6 +62,59 @@ async def noop(to: str, number: int, text: str) -> None:
 @app.task(name="bench.probe")
 async def probe(to: str, number: int, text: str) -> None:
     tell(number)
+
+
+@app.step(name="bench.step")
+async def step(number: int) -> None:
+    return None
+
+
+@app.step(name="bench.mark")
+async def mark(number: int) -> None:
+    tell(number)
+
+
+@app.workflow(name="bench.steps")
+async def steps(to: str, length: int, text: str) -> None:
+    for number in range(length):
+        await step(number)
+
+
+@app.workflow(name="bench.lone")
+async def lone(to: str, length: int, text: str) -> None:
+    await mark(0)
+    for number in range(1, length):
+        await step(number)
+    await mark(length)
+
+
+@app.workflow(name="bench.tasks")
+async def tasks(to: str, length: int, text: str) -> None:
+    for number in range(length):
+        await noop(to, number, text)
+
+
+@app.workflow(name="bench.fan")
+async def fan(to: str, length: int, text: str) -> None:
+    await asyncio.gather(*(noop(to, number, text) for number in range(length)))
+
+
+@app.workflow(name="bench.asleep")
+async def asleep(to: str, length: int, text: str) -> None:
+    await asyncio.sleep(length * 86_400)
+
+
+@app.workflow(name="bench.parked")
+async def parked(to: str, length: int, text: str) -> None:
+    """A step is one event, a task two."""
+    for _ in range(length // 100):
+        for number in range(STEPS_IN_A_HUNDRED):
+            await step(number)
+        await asyncio.gather(*(noop(to, number, text) for number in range(TASKS_IN_A_HUNDRED)))
+    await workflow.signal("wake")
+
+
+SHAPES = {"steps": steps, "lone": lone, "tasks": tasks, "fan": fan, "asleep": asleep}
 
 
 class Stepwell(Contender):
@@ -104,6 +164,22 @@ class Stepwell(Contender):
 
     async def fill_scheduled(self, count: int) -> None:
         await self.eye.execute(SCHEDULED, count, TO, TEXT)
+
+    async def start_workflows(self, shape: str, count: int, length: int) -> list[Run[None]]:
+        if shape == "parked":
+            return [await parked.options(key=f"parked {length}").start(TO, length, TEXT)]
+        return await SHAPES[shape].start_many([(TO, length, TEXT)] * count)
+
+    async def recorded(self, shape: str) -> int:
+        return int(await self.eye.fetchval(RECORDED, EVENTS[shape]))
+
+    async def parked(self) -> int:
+        return int(await self.eye.fetchval(PARKED))
+
+    async def wake(self, length: int) -> Run[Any]:
+        run = app.run(f"parked {length}")
+        await run.signal("wake")
+        return run
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """Stepwell: durable work on the Postgres you already have."""
 
 from stepwell.app import App
+from stepwell.checkpoints import Checkpoint
 from stepwell.context import NotInARun, current
 from stepwell.definition import Task
 from stepwell.handle import Run, SyncRun
+from stepwell.here import NotInAWorkflow, workflow
 from stepwell.model.errors import (
     AlreadyFinished,
     ClaimLost,
@@ -11,7 +13,9 @@ from stepwell.model.errors import (
     InvalidSetting,
     KeyConflict,
     NewerCheckpoint,
+    Nondeterminism,
     NotDecodable,
+    NotDurable,
     NotEncodable,
     NotFinished,
     NotFound,
@@ -21,9 +25,12 @@ from stepwell.model.errors import (
     RunUnsuccessful,
     SchemaError,
     StateError,
+    StepFailed,
     StepwellError,
     Unavailable,
     UnknownName,
+    UpdateFailed,
+    UpdateRejected,
     UsageError,
     WrongUse,
 )
@@ -31,6 +38,7 @@ from stepwell.model.explanation import Cause, Explanation, Why
 from stepwell.model.notes import LogLine, Progress, Usage
 from stepwell.model.queue import Limits, QueueInfo
 from stepwell.model.raised import Fatal, RunError, Snooze
+from stepwell.model.rate import Rate
 from stepwell.model.retry import Retry
 from stepwell.model.run import Attempt, Error, Page, Reason, RunInfo
 from stepwell.model.states import State
@@ -38,6 +46,7 @@ from stepwell.model.worker import Sample, WorkerInfo
 from stepwell.options import Call
 from stepwell.queue import Queue
 from stepwell.sync import InEventLoop
+from stepwell.workflows import Step, Workflow
 
 __all__ = [
     "AlreadyFinished",
@@ -45,6 +54,7 @@ __all__ = [
     "Attempt",
     "Call",
     "Cause",
+    "Checkpoint",
     "ClaimLost",
     "DuplicateName",
     "Error",
@@ -56,15 +66,19 @@ __all__ = [
     "Limits",
     "LogLine",
     "NewerCheckpoint",
+    "Nondeterminism",
     "NotDecodable",
+    "NotDurable",
     "NotEncodable",
     "NotFinished",
     "NotFound",
     "NotInARun",
+    "NotInAWorkflow",
     "Page",
     "Progress",
     "Queue",
     "QueueInfo",
+    "Rate",
     "Reason",
     "Retry",
     "Run",
@@ -79,15 +93,21 @@ __all__ = [
     "Snooze",
     "State",
     "StateError",
+    "Step",
+    "StepFailed",
     "StepwellError",
     "SyncRun",
     "Task",
     "Unavailable",
     "UnknownName",
+    "UpdateFailed",
+    "UpdateRejected",
     "Usage",
     "UsageError",
     "Why",
     "WorkerInfo",
+    "Workflow",
     "WrongUse",
     "current",
+    "workflow",
 ]

@@ -6,11 +6,11 @@ import asyncio
 import os
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import Any, ParamSpec, Self, TypeVar, overload
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
@@ -18,33 +18,30 @@ from stepwell.beside import beside
 from stepwell.capture import checked_level
 from stepwell.client import Client
 from stepwell.codec import decode
-from stepwell.config import KEEP, settings
+from stepwell.config import AS_SET, settings
 from stepwell.definition import (
     Definitions,
-    ExecutorName,
     Named,
-    Task,
-    checked_executor,
-    checked_function,
-    name_of,
 )
 from stepwell.dispatch.postgres import PostgresDispatch
 from stepwell.engine.workers import Identity
 from stepwell.executors.base import Executor
 from stepwell.executors.inline import InlineExecutor
-from stepwell.executors.process import ProcessExecutor, importable
+from stepwell.executors.process import ProcessExecutor
 from stepwell.executors.thread import ThreadExecutor
 from stepwell.handle import Door, Run
 from stepwell.model.duration import Duration, duration
-from stepwell.model.errors import InvalidSetting, WrongUse
+from stepwell.model.errors import InvalidSetting, NotDurable, WrongUse
 from stepwell.model.ids import new_worker_id
 from stepwell.model.queue import QueueInfo
-from stepwell.model.retry import DEFAULT, Retry
 from stepwell.model.run import Filter, Kind, Page
 from stepwell.model.states import State
 from stepwell.model.worker import WorkerInfo
-from stepwell.options import Keeping, LimitBy, Options, checked_text
+from stepwell.options import Options, checked_text
 from stepwell.queue import Desk, Queue
+from stepwell.registering import Registering
+from stepwell.replay.here import here
+from stepwell.replay.places import line_of_user
 from stepwell.services.due import Due
 from stepwell.services.partitions import Partitions
 from stepwell.services.reaper import Reaper
@@ -80,14 +77,7 @@ class Opening:
             closing.push_async_callback(self.client.close)
 
 
-class TaskDecorator(Protocol):
-    @overload
-    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
-    @overload
-    def __call__(self, fn: Callable[P, R], /) -> Task[P, R]: ...
-
-
-class App:
+class App(Registering):
     """Durable work on Postgres: yours by its DSN, or without one an embedded server in `.stepwell/`.
 
     >>> app = App()
@@ -100,7 +90,7 @@ class App:
         home: str | os.PathLike[str] | None = None,
         schema: str | None = None,
         lease: Duration | None = None,
-        keep: Duration | None = KEEP,
+        keep: Duration | None = AS_SET,
         pooler: bool | None = None,
         capture_logs: str | int | None = "INFO",
         migrate: bool = True,
@@ -117,73 +107,12 @@ class App:
         self._embedded: list[embedded.Embedded] = []
         self._lock = threading.Lock()
 
-    # -- definitions
-
-    @overload
-    def task(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
-    @overload
-    def task(self, fn: Callable[P, R], /) -> Task[P, R]: ...
-    @overload
-    def task(
-        self,
-        *,
-        name: str | None = None,
-        queue: str = "default",
-        priority: int = 50,
-        retry: Retry = DEFAULT,
-        timeout: Duration | None = None,
-        expires: Duration | None = None,
-        deadline: Duration | None = None,
-        heartbeat: Duration | None = None,
-        executor: ExecutorName | None = None,
-        limit_by: LimitBy | None = None,
-        per_key: int | None = None,
-        unique: bool | None = None,
-        keep: Keeping | None = None,
-        tags: Mapping[str, Any] | None = None,
-    ) -> TaskDecorator: ...
-    def task(
-        self,
-        fn: Any = None,
-        *,
-        name: str | None = None,
-        queue: str = "default",
-        priority: int = 50,
-        retry: Retry = DEFAULT,
-        timeout: Duration | None = None,
-        expires: Duration | None = None,
-        deadline: Duration | None = None,
-        heartbeat: Duration | None = None,
-        executor: ExecutorName | None = None,
-        limit_by: LimitBy | None = None,
-        per_key: int | None = None,
-        unique: bool | None = None,
-        keep: Keeping | None = None,
-        tags: Mapping[str, Any] | None = None,
-    ) -> Any:
-        """Register a function as a task. `async def` runs on the worker's loop, `def` in a thread."""
-        options = Options(
-            queue=queue, priority=priority, retry=retry, timeout=timeout, expires=expires, deadline=deadline,
-            limit_by=limit_by, per_key=per_key, unique=unique, keep=keep, tags=tags,
-        )  # fmt: skip
-
-        def register(fn: Callable[..., Any]) -> Task[..., Any]:
-            checked_function(fn)
-            place = checked_executor(fn, executor)
-            if place == "process" and (reason := importable(fn)):
-                raise InvalidSetting("executor", "process", reason)
-            task: Task[..., Any] = Task(
-                self, fn, name=name or name_of(fn), options=options, executor=place, heartbeat=heartbeat
-            )
-            self.definitions.add(task)
-            return task
-
-        return register if fn is None else register(fn)
+    # -- definitions, beside those that it registers
 
     def definition(self, name: str) -> Named:
         """A definition by name, for code that does not import it."""
         known = self.definitions.get(name)
-        return Named(self, name, Options()) if known is None else Named(self, name, known._options, known.signature)
+        return Named(self, name, Options()) if known is None else Named(self, name, known._options, known)
 
     async def start(self, name: str, /, *args: Any, **kwargs: Any) -> Run[Any]:
         """Start a run by name, without importing its code."""
@@ -279,7 +208,7 @@ class App:
             await asyncio.to_thread(self._let_go)
             raise
         dispatch = PostgresDispatch(database)
-        return Opening(database, dispatch, Client(database, dispatch))
+        return Opening(database, dispatch, Client(database.for_clients(), dispatch))
 
     def _embedded_dsn(self) -> str:
         """The embedded server, held once for each event loop: it stops when the last has let go."""
@@ -303,7 +232,7 @@ class App:
             raise InvalidSetting("slots", slots, "at least 1")
         patience = duration(grace, setting="grace").total_seconds()
         async with self, _executors(slots) as executors:
-            who = _identity(queues, slots, name, sorted(self.definitions.tasks))
+            who = _identity(queues, slots, name, self.definitions)
             worker, services = self._hire(who, executors)
             async with beside(services.run()), beside(worker.run(), may_end=True):
                 try:
@@ -313,11 +242,16 @@ class App:
                     await worker.stopped()
 
     def _hire(self, who: Identity, executors: Mapping[str, Executor]) -> tuple[Worker, Services]:
-        opening, lease, tasks = self._opening, self.settings.lease, self.definitions.tasks
+        opening, lease, tasks = self._opening, self.settings.lease, self.definitions.claimable
         database, dispatch = opening.database, opening.dispatch
-        link = DirectLink(database, dispatch, who, names=sorted(tasks), lease=lease)
+        link = DirectLink(database, dispatch, who, lease=lease)
         worker = Worker(
-            link, Bodies(tasks, executors), self.telemetry, slots=who.slots, lease=lease, capture=self._capture
+            link,
+            Bodies(tasks, executors, self.definitions.turns),
+            self.telemetry,
+            slots=who.slots,
+            lease=lease,
+            capture=self._capture,
         )
         parts = (
             Due(database, dispatch),
@@ -350,6 +284,8 @@ class App:
     @property
     def _opening(self) -> Opening:
         opening = self._openings.get(asyncio.get_running_loop())
+        if opening is None and here() is not None:
+            raise NotDurable("the app itself", line_of_user())
         if opening is None:
             raise WrongUse("the app is not open on this event loop: use `async with app:` around the call")
         return opening
@@ -369,10 +305,11 @@ async def _executors(slots: int) -> AsyncIterator[Mapping[str, Executor]]:
             await executor.close()
 
 
-def _identity(queues: Sequence[str] | None, slots: int, name: str | None, names: Sequence[str]) -> Identity:
+def _identity(queues: Sequence[str] | None, slots: int, name: str | None, known: Definitions) -> Identity:
     host, pid = socket.gethostname(), os.getpid()
     served = None if queues is None else [checked_text("queue", queue, 100) for queue in queues]
-    return Identity(new_worker_id(), name or f"{host}:{pid}", host, pid, VERSION, served, slots, names)
+    names, versions = sorted(known.tasks), known.versions
+    return Identity(new_worker_id(), name or f"{host}:{pid}", host, pid, VERSION, served, slots, names, versions)
 
 
 def _page_end(after: UUID | str | None) -> UUID | None:

@@ -13,17 +13,19 @@ from stepwell.model.notes import Saved
 from stepwell.model.run import Claim
 
 T = TypeVar("T")
+H = TypeVar("H", contravariant=True)
+"""An attempt under way."""
 
 _PLAIN = frozenset({dict, list, str, int, float, bool, type(None)})
 _LAST_SCHEMA = 2**31 - 1
 
 
-class Shelf(Protocol):
-    """Where checkpoints are kept. Raises ClaimLost for who no longer holds the claim."""
+class Shelf(Protocol[H]):
+    """Where checkpoints of attempts are kept. Raises ClaimLost for who no longer holds the claim."""
 
-    async def save(self, claim: Claim, state: bytes, schema: int) -> int: ...
+    async def save(self, here: H, state: bytes, schema: int) -> int: ...
 
-    async def load(self, claim: Claim) -> Saved | None: ...
+    async def load(self, here: H) -> Saved | None: ...
 
     def wait_for(self, asked: Coroutine[Any, Any, T]) -> T:
         """For code that cannot await."""
@@ -37,10 +39,11 @@ class Checkpoint:
     longer read what is saved. Code with a lower number is then refused, and destroys nothing.
     """
 
-    __slots__ = ("_alive", "_claim", "_shelf")
+    __slots__ = ("_alive", "_claim", "_here", "_shelf")
 
-    def __init__(self, shelf: Shelf, claim: Claim, *, alive: Callable[[], None]) -> None:
+    def __init__(self, shelf: Shelf[Any], here: Any, claim: Claim, *, alive: Callable[[], None]) -> None:
         self._shelf = shelf
+        self._here = here
         self._claim = claim
         self._alive = alive
 
@@ -51,7 +54,7 @@ class Checkpoint:
         data = _value(kind).encode(state, "the checkpoint")
         self._alive()
         try:
-            return await self._shelf.save(self._claim, data, _number(kind, schema))
+            return await self._shelf.save(self._here, data, _number(kind, schema))
         finally:
             self._alive()
 
@@ -65,7 +68,7 @@ class Checkpoint:
         """What was saved last, by whichever attempt; `default` if nothing was."""
         value, known = _value(of), _number(of, schema)
         self._alive()
-        saved = await self._shelf.load(self._claim)
+        saved = await self._shelf.load(self._here)
         if saved is None:
             return default
         if saved.schema > known:
@@ -83,7 +86,7 @@ class SyncCheckpoint:
 
     __slots__ = ("_checkpoint", "_shelf")
 
-    def __init__(self, checkpoint: Checkpoint, shelf: Shelf) -> None:
+    def __init__(self, checkpoint: Checkpoint, shelf: Shelf[Any]) -> None:
         self._checkpoint = checkpoint
         self._shelf = shelf
 

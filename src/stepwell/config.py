@@ -13,6 +13,8 @@ from stepwell.model.errors import InvalidSetting
 
 SHORTEST_LEASE = timedelta(milliseconds=500)
 KEEP = "30d"
+AS_SET = "as set"
+"""Where the call says nothing: by the environment, else the default. None is an answer of its own."""
 _ANSWERS = {"": None, "auto": None, "1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 
@@ -35,10 +37,10 @@ def settings(
     home: str | os.PathLike[str] | None = None,
     schema: str | None = None,
     lease: Duration | None = None,
-    keep: Duration | None = KEEP,
+    keep: Duration | None = AS_SET,
     pooler: bool | None = None,
 ) -> Settings:
-    chosen_lease: Duration = lease if lease is not None else os.environ.get("STEPWELL_LEASE", "30s")
+    chosen_lease: Duration = lease if lease is not None else os.environ.get("STEPWELL_LEASE") or "30s"
     if isinstance(chosen_lease, str) and chosen_lease.replace(".", "", 1).isdigit():
         chosen_lease = float(chosen_lease)
     held = duration(chosen_lease, setting="lease")
@@ -63,7 +65,7 @@ def _pooler() -> bool | None:
 
 
 def _kept(keep: Duration | None) -> timedelta | None:
-    given = os.environ.get("STEPWELL_KEEP", KEEP) if keep == KEEP else keep
+    given = os.environ.get("STEPWELL_KEEP") or KEEP if keep == AS_SET else keep
     if given is None or given == "forever":
         return None
     kept = duration(given, setting="keep")

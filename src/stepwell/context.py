@@ -20,6 +20,7 @@ from stepwell.model.ids import ClaimId, RunId
 from stepwell.model.notes import Noted, Usage
 from stepwell.model.run import Claim
 from stepwell.own_tx import OwnTx, own_tx
+from stepwell.replay.here import here as here_in_workflow
 
 _LONGEST_STEP, _LARGEST_DETAIL = 200, 10_000
 
@@ -45,7 +46,7 @@ class Running:
     """Where its writes are kept, if it has opened one."""
 
 
-class Inside(Shelf, Protocol):
+class Inside(Shelf[Running], Protocol):
     """What whoever runs a body does for it meanwhile. All but the checkpoints: from any thread, and at once."""
 
     capture: int | None
@@ -102,7 +103,7 @@ class Current:
     def checkpoint(self) -> Checkpoint:
         """What this run's body saved last, in this attempt or an earlier one."""
         here, inside = _inside()
-        return Checkpoint(inside, here.claim, alive=lambda: inside.alive(here))
+        return Checkpoint(inside, here, here.claim, alive=lambda: inside.alive(here))
 
     def progress(
         self, step: str, *, done: float, total: float | None = None, detail: Mapping[str, Any] | None = None
@@ -156,6 +157,13 @@ def _number(setting: str, value: float) -> float:
     raise InvalidSetting(setting, value, "a number")
 
 
+def noted(here: Running) -> Noted:
+    """What this attempt has said so far."""
+    if here.noted is None:
+        here.noted = Noted()
+    return here.noted
+
+
 def measured(usage: Usage) -> None:
     """What the attempt here took, for whoever settles it."""
     here = running.get()
@@ -165,10 +173,19 @@ def measured(usage: Usage) -> None:
 
 def family() -> tuple[UUID | None, UUID | None]:
     """Whose child a run started here would be: its parent, and the first of the line."""
+    workflow = here_in_workflow()
+    if workflow is not None:
+        return workflow.about.id, workflow.about.root_id or workflow.about.id
     here = running.get()
     if here is None:
         return None, None
     return here.claim.id, here.claim.root_id or here.claim.id
+
+
+def completes_in_its_own_tx(run_id: UUID) -> bool:
+    """Whether this is the body of that run, and it has opened a current.tx()."""
+    here = running.get()
+    return here is not None and here.tx is not None and here.claim.id == run_id
 
 
 class _Carried(msgspec.Struct, array_like=True):

@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from datetime import datetime
+from datetime import datetime, timedelta
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Generic, Literal, ParamSpec, TypeVar
@@ -19,13 +19,19 @@ import msgspec
 
 from stepwell.codec import Signature, encode_call
 from stepwell.garbage import uncollected
-from stepwell.handle import Door, Opened, Run, SyncRun, Within
+from stepwell.handle import Door, Opened, Run, StartedRun, SyncRun, Within
 from stepwell.model.duration import Duration
-from stepwell.model.errors import DuplicateName, InvalidSetting, UnknownName, WrongUse
+from stepwell.model.errors import DuplicateName, InvalidSetting, NotDurable, UnknownName, WrongUse
+from stepwell.model.events import EventType
 from stepwell.model.ids import new_run_id
+from stepwell.model.keeping import Keeping
+from stepwell.model.pins import claim_name
 from stepwell.model.retry import Retry
 from stepwell.model.start import Start, Terms
-from stepwell.options import LONGEST_NAME, Call, Keeping, Options, checked_text, positive
+from stepwell.options import LONGEST_NAME, Call, Options, checked_text, positive
+from stepwell.replay.here import here
+from stepwell.replay.places import line_of_user
+from stepwell.replay.replay import Called, Replay
 from stepwell.sync import Portal
 
 P = ParamSpec("P")
@@ -35,6 +41,8 @@ ExecutorName = Literal["inline", "thread", "process"]
 
 class Definition(Generic[R]):
     """Anything that can be started by its name."""
+
+    kind = "task"
 
     def __init__(self, app: Opened, name: str, options: Options) -> None:
         self._app = app
@@ -64,8 +72,27 @@ class Definition(Generic[R]):
         return start
 
     async def _start_one(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run[R]:
-        start = self._start(args, kwargs, self._options, self._options.terms(self.name))
+        start = self._start(args, kwargs, self._options, self._options.terms(self.name, self.kind))
+        if (replay := here()) is not None:
+            return self._start_durably(replay, start)
         return self._run(start, await self._door.start(start))
+
+    def _start_durably(self, replay: Replay, start: Start) -> Run[R]:
+        """From inside a workflow: it is started when the turn is written, and its end is told to the workflow."""
+        called = self._called(replay, start)
+        return StartedRun(self._app, start.id, called, key=start.key, decode=self._decode)
+
+    def _called(self, replay: Replay, start: Start, takes: tuple[str, ...] | None = None) -> Called:
+        setting = self._options.leads_elsewhere
+        if setting or start.unique_key or start.debounce_key:
+            # Where it led to another's run, nobody would ever tell this workflow of its end.
+            setting = setting or ("unique" if start.unique_key else "debounce")
+            raise NotDurable(f"{setting}= for its own runs", line_of_user(), "Leave it out, or start it in a step.")
+        type = EventType.CHILD_STARTED if self.kind == "workflow" else EventType.TASK_SCHEDULED
+        return replay.call(type, start, takes or _takes(start.input))
+
+    def _decode(self, result: bytes) -> Any:
+        return self._app.decode_result(self.name, result)
 
     @property
     def _door(self) -> Door | Within:
@@ -79,12 +106,14 @@ class Definition(Generic[R]):
     async def start_many(self, calls: Iterable[tuple[Any, ...] | Call]) -> list[Run[R]]:
         """Start many runs, all of them or none. A call is a tuple of arguments, or a Call for more."""
         calls = calls if isinstance(calls, Sized) else list(calls)
+        if (replay := here()) is not None:
+            return [self._start_durably(replay, start) for start in list(self._starts(calls))]
         started = await self._door.start_many(self._starts(calls), len(calls))
         with uncollected():
             return [self._run(start, run_id) for start, run_id in started]
 
     def _starts(self, calls: Iterable[tuple[Any, ...] | Call]) -> Iterator[Start]:
-        options, terms = self._options, self._options.terms(self.name)
+        options, terms = self._options, self._options.terms(self.name, self.kind)
         for call in calls:
             if isinstance(call, tuple):
                 yield self._start(call, {}, options, terms)
@@ -94,7 +123,7 @@ class Definition(Generic[R]):
                 raise InvalidSetting("tx", "in a Call", "all are started in one: .options(tx=…).start_many(…)")
             elif call.options:
                 own = options.changed(call.options)
-                yield self._start(call.args, dict(call.kwargs), own, own.terms(self.name))
+                yield self._start(call.args, dict(call.kwargs), own, own.terms(self.name, self.kind))
             else:
                 yield self._start(call.args, dict(call.kwargs), options, terms)
 
@@ -102,24 +131,85 @@ class Definition(Generic[R]):
 class Named(Definition[Any]):
     """A definition by name. Its input is plain data; where the code is known, it is checked against it."""
 
-    def __init__(self, app: Opened, name: str, options: Options, signature: Signature | None = None) -> None:
+    def __init__(self, app: Opened, name: str, options: Options, known: Function[..., Any] | None = None) -> None:
         super().__init__(app, name, options)
-        self._signature = signature
+        self._known = known
+        if known is not None:
+            self.kind = known.kind
 
     def _encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         input = encode_call(args, kwargs)
-        if self._signature is not None:
-            self._signature.decode_input(input)
+        if self._known is not None:
+            self._known.signature.decode_input(input)
         return input
 
     def options(self, **changes: Any) -> Named:
-        return Named(self._app, self.name, self._changed(changes), self._signature)
+        return Named(self._app, self.name, self._changed(changes), self._known)
 
     async def start(self, *args: Any, **kwargs: Any) -> Run[Any]:
         return await self._start_one(args, kwargs)
 
 
-class Task(Definition[R], Generic[P, R]):
+class Function(Definition[R], Generic[P, R]):
+    """A definition that is a function here: typed, and callable."""
+
+    executor: str
+    heartbeat: timedelta | None
+
+    def __init__(
+        self, app: Opened, fn: Callable[P, Any], *, name: str, options: Options, signature: Signature | None = None
+    ) -> None:
+        super().__init__(app, name, options)
+        self.fn = fn
+        self._child_terms: Terms | None = None
+        self._takes: dict[int, tuple[str, ...]] = {}
+        """The parameters of calls with so many arguments by place."""
+        self.signature = signature or Signature(fn, name=name)
+        self.__doc__ = fn.__doc__
+        self.__wrapped__ = fn
+        # A decorated method or module attribute is still found where its function was defined.
+        self.__module__, self.__qualname__ = fn.__module__, fn.__qualname__
+
+    async def start(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
+        """Make a run. It is accepted when this returns: whatever dies, it reaches a finished state."""
+        return await self._start_one(args, kwargs)
+
+    async def _call_durably(self, replay: Replay, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
+        """From inside a workflow: a run that it started, and its result once that is recorded."""
+        start = self._start(args, kwargs, self._options, self._terms_for(replay))
+        takes = None if kwargs else self._takes.get(len(args))
+        if takes is None and (takes := _takes(start.input)) and not kwargs and len(takes) == len(args):
+            self._takes[len(args)] = takes
+        result: R = self._decode(await self._called(replay, start, takes))
+        return result
+
+    def _terms_for(self, replay: Replay) -> Terms:
+        """What its runs have in common, if this workflow starts them: reckoned once for all that it does."""
+        if self._child_terms is None or self._child_terms.parent_id != replay.about.id:
+            self._child_terms = self._options.terms(self.name, self.kind)
+        return self._child_terms
+
+    def _decode(self, result: bytes) -> Any:
+        return self.signature.decode_result(result)
+
+    @property
+    def version(self) -> str | None:
+        """Of its code, where a run must know which began it."""
+        return None
+
+    @property
+    def sync(self) -> SyncFunction[P, R]:
+        """The same verbs for blocking code."""
+        return SyncFunction(self)
+
+    def _encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        return self.signature.encode_input(args, kwargs)
+
+    def _run(self, start: Start, run_id: Any) -> Run[R]:
+        return Run(self._app, run_id, key=start.key, decode=self.signature.decode_result)
+
+
+class Task(Function[P, R]):
     """A function that workers run. Made by `@app.task`."""
 
     def __init__(
@@ -133,15 +223,9 @@ class Task(Definition[R], Generic[P, R]):
         signature: Signature | None = None,
         heartbeat: Duration | None = None,
     ) -> None:
-        super().__init__(app, name, options)
-        self.fn = fn
+        super().__init__(app, fn, name=name, options=options, signature=signature)
         self.executor: ExecutorName = executor
         self.heartbeat = None if heartbeat is None else positive("heartbeat", heartbeat)
-        self.signature = signature or Signature(fn, name=name)
-        self.__doc__ = fn.__doc__
-        self.__wrapped__ = fn
-        # A decorated method or module attribute is still found where its function was defined.
-        self.__module__, self.__qualname__ = fn.__module__, fn.__qualname__
 
     def options(
         self,
@@ -176,34 +260,22 @@ class Task(Definition[R], Generic[P, R]):
             signature=self.signature, heartbeat=self.heartbeat,
         )  # fmt: skip
 
-    async def start(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
-        """Make a run. It is accepted when this returns: whatever dies, it reaches a finished state."""
-        return await self._start_one(args, kwargs)
-
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run it here, now, without a run: the bare function, awaited."""
+        """In a workflow: a run, awaited. Elsewhere: the bare function, run here and now."""
+        replay = here()
+        if replay is not None:
+            return await self._call_durably(replay, args, kwargs)
         if inspect.iscoroutinefunction(self.fn):
             result: R = await self.fn(*args, **kwargs)
         else:
             result = await asyncio.to_thread(self.fn, *args, **kwargs)
         return result
 
-    @property
-    def sync(self) -> SyncTask[P, R]:
-        """The same verbs for blocking code."""
-        return SyncTask(self)
 
-    def _encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-        return self.signature.encode_input(args, kwargs)
+class SyncFunction(Generic[P, R]):
+    """A definition for blocking code."""
 
-    def _run(self, start: Start, run_id: Any) -> Run[R]:
-        return Run(self._app, run_id, key=start.key, decode=self.signature.decode_result)
-
-
-class SyncTask(Generic[P, R]):
-    """A Task for blocking code."""
-
-    def __init__(self, task: Task[P, R]) -> None:
+    def __init__(self, task: Function[P, R]) -> None:
         self._task = task
         self._portal = task._app.portal
 
@@ -222,25 +294,46 @@ class Definitions:
     """The definitions of one app, by name."""
 
     def __init__(self) -> None:
-        self._by_name: dict[str, Task[..., Any]] = {}
+        self._by_name: dict[str, Function[..., Any]] = {}
 
-    def add(self, task: Task[..., Any]) -> None:
+    def add(self, task: Function[..., Any]) -> None:
         other = self._by_name.get(task.name)
         if other is not None and not _same_function(other.fn, task.fn):
             raise DuplicateName(task.name, _place(other.fn), _place(task.fn))
         self._by_name[task.name] = task
 
-    def get(self, name: str) -> Task[..., Any] | None:
+    def get(self, name: str) -> Function[..., Any] | None:
         return self._by_name.get(name)
 
-    def named(self, name: str) -> Task[..., Any]:
+    def named(self, name: str) -> Function[..., Any]:
         if name in self._by_name:
             return self._by_name[name]
         raise UnknownName(name, f" Known are {', '.join(sorted(self._by_name))}." if self._by_name else "")
 
     @property
-    def tasks(self) -> dict[str, Task[..., Any]]:
+    def turns(self) -> frozenset[str]:
+        """The names of workflows."""
+        return frozenset(name for name, each in self._by_name.items() if each.kind == "workflow")
+
+    @property
+    def tasks(self) -> dict[str, Function[..., Any]]:
         return dict(self._by_name)
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Of workflows, by name: what tells their code from other code of that name."""
+        return {name: each.version for name, each in self._by_name.items() if each.version is not None}
+
+    @property
+    def claimable(self) -> dict[str, Function[..., Any]]:
+        """By every name that a run of it is claimed by."""
+        pinned = {claim_name(name, version): self._by_name[name] for name, version in self.versions.items()}
+        return self._by_name | pinned
+
+
+def _takes(input: bytes) -> tuple[str, ...]:
+    """The parameters that an input has."""
+    return tuple(sorted(msgspec.json.decode(input, type=dict[str, msgspec.Raw])))
 
 
 def name_of(fn: Callable[..., Any]) -> str:

@@ -2,52 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Sequence
 from uuid import UUID
 
-from stepwell.dispatch.base import Channel, Dispatch
-from stepwell.engine import bulk, reads, runs
+from stepwell.dispatch.base import Channel, Dispatch, tell_all
+from stepwell.engine import bulk, reads, workflows
 from stepwell.model.ids import RunId, new_run_id
 from stepwell.model.run import Filter
 from stepwell.model.states import State
+from stepwell.model.turn import Consequences
+from stepwell.patience import patiently
 from stepwell.store.pool import Database
-
-T = TypeVar("T")
-
-
-class Patiently(Protocol):
-    """Asks, and outlasts a short absence of the database; what is asked is told when it is asked again."""
-
-    def __call__(self, ask: Callable[[bool], Awaitable[T]], /) -> Awaitable[T]: ...
 
 
 class Many:
-    def __init__(self, database: Database, dispatch: Dispatch, patiently: Patiently) -> None:
+    def __init__(self, database: Database, dispatch: Dispatch) -> None:
         self._database = database
         self._dispatch = dispatch
-        self._patiently = patiently
 
     async def matching(self, which: Filter, *, finished: bool, limit: int, after: UUID) -> list[UUID]:
         """Ids of live or of finished runs, oldest first, behind `after`."""
-        return await self._patiently(
+        return await patiently(
             lambda _again: bulk.matching(self._database, which, finished=finished, limit=limit, after=after)
         )
 
     async def cancel(self, ids: Sequence[UUID]) -> list[UUID]:
         """Those that were not finished, and are cancelled now."""
 
-        async def cancel(again: bool) -> list[UUID]:
-            moved = await runs.cancel(self._database, ids)
-            if not again:
-                return moved
-            # The first try may have moved them.
-            return [each.id for each in await reads.finished(self._database, ids) if each.state is State.CANCELLED]
+        async def cancel(again: bool) -> tuple[list[UUID], Consequences]:
+            async with self._database.transaction() as tx:
+                moved, after = await workflows.cancel(tx, ids)
+                ended = list(moved)
+                if again:
+                    # The first try may have moved them.
+                    finished = await reads.finished(tx, ids)
+                    ended = [each.id for each in finished if each.state is State.CANCELLED]
+            after.cancelled += ended
+            return [*ended, *after.asked], after
 
-        moved = await self._patiently(cancel)
-        for channel in (Channel.CANCELLED, Channel.FINISHED):
-            self._dispatch.announce(channel, [run_id.hex for run_id in moved])
-        return moved
+        cancelled, after = await patiently(cancel)
+        tell_all(self._dispatch, after)
+        return cancelled
 
     async def retry(self, ids: Sequence[UUID]) -> dict[UUID, RunId]:
         """New runs of those that have finished: from the old id to the new."""
@@ -57,6 +52,6 @@ class Many:
             async with self._database.transaction() as tx:
                 return await bulk.start_again(tx, new_ids, again=again)
 
-        started, queues = await self._patiently(start_again)
+        started, queues = await patiently(start_again)
         self._dispatch.announce(Channel.PENDING, queues)
         return started

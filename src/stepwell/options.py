@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -13,14 +13,15 @@ from stepwell.codec import encode
 from stepwell.context import family
 from stepwell.model.duration import Duration, duration
 from stepwell.model.errors import InvalidSetting, NotEncodable
+from stepwell.model.keeping import Keeping, checked_keep
 from stepwell.model.retry import DEFAULT, Retry
 from stepwell.model.start import Terms
 
 LimitBy = Callable[..., object]
-Keeping = Literal["none", "forever"]
-KEEPING = ("none", "forever")
 
 LONGEST_NAME, _LONGEST_QUEUE, _LONGEST_KEY, _LARGEST_TAGS = 200, 100, 500, 10_000
+_YEARS = range(1970, 3000)
+"""Of an `at=`: beyond them is what means "never" or "ever since", which nothing can wait for."""
 _LONGEST_UNIQUE, _LONGEST_LIMIT_KEY = 250, 200
 
 
@@ -43,8 +44,12 @@ class Options:
     per_key: int | None = None
     keep: Keeping | None = None
     tags: Mapping[str, Any] | None = None
+    pin: str | None = None
+    """The version of the code that alone may run it."""
     tx: Any = field(default=None, repr=False, compare=False)
     """The verbs in a transaction of the user's, where it is to be started in one."""
+    leads_elsewhere: str | None = field(init=False, repr=False, default=None)
+    """What could lead a start to the run of another, or to none: a workflow's own runs cannot have it."""
     packed_retry: bytes = field(init=False, repr=False, default=b"{}")
     packed_tags: bytes | None = field(init=False, repr=False, default=None)
 
@@ -62,8 +67,9 @@ class Options:
         self._check_at()
         self._check_unique()
         self._check_limit()
-        if self.keep not in (None, *KEEPING):
-            raise InvalidSetting("keep", self.keep, "'none', 'forever', or None for as long as the rest")
+        checked_keep(self.keep)
+        elsewhere = next((name for name in ("unique", "debounce", "tx") if getattr(self, name)), None)
+        object.__setattr__(self, "leads_elsewhere", elsewhere)
         if self.retry is not DEFAULT:
             object.__setattr__(self, "packed_retry", msgspec.json.encode(self.retry.packed()))
         if self.tags:
@@ -74,6 +80,8 @@ class Options:
             return
         if not isinstance(self.at, datetime) or self.at.tzinfo is None:
             raise InvalidSetting("at", self.at, "a datetime with a time zone")
+        if self.at.year not in _YEARS:
+            raise InvalidSetting("at", self.at, f"a time between the years {_YEARS[0]} and {_YEARS[-1]}")
         if self.delay is not None:
             raise InvalidSetting("at", self.at, "give at= or delay=, not both")
 
@@ -119,7 +127,7 @@ class Options:
             raise InvalidSetting("options", ", ".join(sorted(unknown)), f"known are {', '.join(sorted(known))}")
         return replace(self, **changes)
 
-    def terms(self, name: str) -> Terms:
+    def terms(self, name: str, kind: str = "task") -> Terms:
         """Of runs that are started here and now."""
         parent_id, root_id = family()
         return Terms(
@@ -137,6 +145,8 @@ class Options:
             self.keep,
             parent_id,
             root_id,
+            kind,
+            self.pin,
         )
 
 

@@ -35,6 +35,10 @@ class OwnTx(Protocol):
         """
         ...
 
+    async def record(self, write: Callable[[Any], Awaitable[None]]) -> None:
+        """What `write` does in it, and the commit of everything; as `complete`, for a step."""
+        ...
+
     def close(self) -> None:
         """Take everything back, unless someone is about to complete it. Waits for nobody."""
         ...

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any, Literal, Protocol
 
 from stepwell.model.errors import InvalidSetting
+from stepwell.model.keeping import Keeping, checked_keep
 from stepwell.model.queue import Limits, QueueInfo
 from stepwell.model.rate import Rate
 
-Kept = Literal["as it is"]
-AS_IT_IS: Kept = "as it is"
+AsItIs = Literal["as it is"]
+AS_IT_IS: AsItIs = "as it is"
 
 
 class Desk(Protocol):
@@ -39,10 +40,10 @@ class Queue:
     async def set(
         self,
         *,
-        concurrency: int | Kept | None = AS_IT_IS,
-        rate: str | Kept | None = AS_IT_IS,
-        per_key: int | Kept | None = AS_IT_IS,
-        keep: str | None = AS_IT_IS,
+        concurrency: int | AsItIs | None = AS_IT_IS,
+        rate: str | None = AS_IT_IS,
+        per_key: int | AsItIs | None = AS_IT_IS,
+        keep: Keeping | AsItIs | None = AS_IT_IS,
     ) -> None:
         """Limit it; None lifts a limit.
 
@@ -56,8 +57,7 @@ class Queue:
             value = sets.get(name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise InvalidSetting(name, value, "at least 1, or None for no limit; to stop it, pause it")
-        if sets.get("keep") not in (None, "none", "forever"):
-            raise InvalidSetting("keep", keep, "'none', 'forever', or None for as long as the rest")
+        checked_keep(sets.get("keep"))
         if sets.get("rate") is not None:
             sets["rate"] = Rate.of(sets["rate"])
         await self._app.desk.set_limits(self.name, Limits(**sets), set(sets))

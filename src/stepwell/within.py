@@ -10,19 +10,21 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 from uuid import UUID
 
-from stepwell.dispatch.base import Channel
-from stepwell.engine import reads, runs
-from stepwell.model.errors import InvalidSetting, KeyConflict, WrongUse
-from stepwell.model.ids import RunId
-from stepwell.model.start import Start, first_by_key
+from stepwell.context import completes_in_its_own_tx
+from stepwell.dispatch.base import Channel, words_of
+from stepwell.engine import reads, runs, workflows
+from stepwell.model.errors import KeyConflict, Unavailable, WrongUse
+from stepwell.model.events import Event, EventType
+from stepwell.model.ids import RunId, new_run_id
+from stepwell.model.start import Start, are_debounced
+from stepwell.model.turn import Consequences
 from stepwell.model.word import Word
+from stepwell.replay.replay import LONG_AGO
 from stepwell.store.borrowed import borrow
 from stepwell.store.statements import load
 
 T = TypeVar("T")
 
-MOST = 5_000
-"""Runs of one statement."""
 AT_ONCE = "0"
 """How soon someone should look for what is due: the time until the commit is not known."""
 
@@ -52,19 +54,34 @@ class Within:
 
     async def start_many(self, starts: Iterator[Start], count: int) -> list[tuple[Start, RunId]]:
         made = list(starts)
-        first = first_by_key(made)
-        unique = [each for each in made if each.key is None or first[each.key] is each]
-        ids = dict(zip((each.id for each in unique), await self._start(unique), strict=True))
-        return [(each, ids[each.id if each.key is None else first[each.key].id]) for each in made]
+        return list(zip(made, await runs.once_for_each_key(made, self._start), strict=True))
 
     async def id_by_key(self, key: str) -> UUID:
         return await reads.id_by_key(self._tx, key)
 
     async def cancel(self, run_id: UUID) -> None:
         await self._tx.require_transaction()
-        if not await runs.cancel(self._tx, [run_id]):
+        if completes_in_its_own_tx(run_id):
+            raise WrongUse("a body with a current.tx() is completed by it: to cancel its own run, leave tx= out")
+        moved, after = await workflows.cancel(self._tx, [run_id])
+        if not moved and not after.asked:
             await runs.refuse_finished(self._tx, run_id)
-        await self._tell([(Channel.CANCELLED, run_id.hex), (Channel.FINISHED, run_id.hex)])
+        after.cancelled += list(moved)
+        await self._tell(words_of(after))
+
+    async def signal(self, run_id: UUID, name: str, value: bytes) -> None:
+        await self._tx.require_transaction()
+        after = Consequences()
+        if not await workflows.arrive(self._tx, run_id, _signal(name, value), after):
+            await workflows.refuse_arrival(self._tx, run_id)
+        await self._tell(words_of(after))
+
+    async def signal_or_start(self, start: Start, name: str, value: bytes) -> RunId:
+        await self._tx.require_transaction()
+        after = Consequences()
+        run_id = await workflows.signal_or_start(self._tx, start, _signal(name, value), after)
+        await self._tell(words_of(after))
+        return run_id
 
     async def _start(self, starts: Sequence[Start]) -> list[RunId]:
         await self._tx.require_transaction()
@@ -72,7 +89,7 @@ class Within:
             return []
         try:
             ids = await self._insert(starts)
-        except KeyConflict:
+        except (KeyConflict, Unavailable):
             if len(starts) > 1:
                 await runs.undo_starts(self._tx, starts)
             raise
@@ -84,15 +101,13 @@ class Within:
         return ids
 
     async def _insert(self, starts: Sequence[Start]) -> list[RunId]:
-        debounced = [each.debounce_key is not None for each in starts]
-        if all(debounced):
+        if are_debounced(starts):
             return [await runs.debounce(self._tx, each) for each in starts]
-        if any(debounced):
-            raise InvalidSetting("start_many", "debounce", "what is debounced is started apart from what is not")
-        ids: list[RunId] = []
-        for first in range(0, len(starts), MOST):
-            ids += await runs.start(self._tx, starts[first : first + MOST])
-        return ids
+        return await runs.start_all(self._tx, starts)
 
     async def _tell(self, words: Sequence[tuple[Channel, str]]) -> None:
         await runs.tell_with_commit(self._tx, [Word(f"{self._schema}_{channel}", text) for channel, text in words])
+
+
+def _signal(name: str, value: bytes) -> Event:
+    return Event(0, EventType.SIGNAL_RECEIVED, LONG_AGO, name=name, value=value, id=new_run_id())

@@ -35,9 +35,10 @@ async def test_limits_are_set_and_lifted_one_by_one(stepwell):
 
 async def test_queues_are_listed_with_what_is_in_them(stepwell, client):
     await client.definition("shop.add").options(queue="mail").start_many([(n,) for n in range(3)])
-    await client.queue("sums").set(concurrency=2)
+    await client.queue("sums").set(concurrency=2, keep="forever")
     found = {each["name"]: each for each in (await stepwell("queues", "--json")).json}
     assert (found["mail"]["pending"], found["sums"]["concurrency"]) == (3, 2)
+    assert (found["mail"]["keep"], found["sums"]["keep"]) == (None, "forever")
     said = await stepwell("queues")
     assert said.out.startswith("QUEUE")
     assert "mail" in said.out

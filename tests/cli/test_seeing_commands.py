@@ -45,6 +45,8 @@ async def test_start_takes_tags_and_may_be_unique(stepwell, client):
     first, again = (await stepwell(*arguments)).out, (await stepwell(*arguments)).out
     assert first == again
     assert (await client.run(first.strip()).info()).tags == {"tenant": "acme", "n": 3}
+    other = [(await stepwell("start", "shop.add", "--input", n, "--unique-by", "box")).out for n in (1, 2)]
+    assert len({first, *other}) == 2
 
 
 async def test_show_tells_where_attempts_ran_and_why_it_is_there(stepwell, app):
@@ -56,7 +58,7 @@ async def test_show_tells_where_attempts_ran_and_why_it_is_there(stepwell, app):
     shown = (await stepwell("show", run.id, "--json")).json
     assert shown["limit_key"] == "key-1"
     assert shown["deadline_at"] is not None
-    assert [each["code"] for each in shown["reasons"]] == ["queue_not_served", "deadline"]
+    assert [each["code"] for each in shown["causes"]] == ["queue_not_served", "deadline"]
     said = await stepwell("show", run.id)
     assert "limit key key-1" in said.out
     assert "no worker is alive" in said.out
@@ -78,7 +80,7 @@ async def test_explain_says_why(stepwell, client):
         f"{run.id} shop.add is pending", "  - no worker is alive: start `stepwell worker`",
     ]  # fmt: skip
     told = (await stepwell("explain", run.id, "--json")).json
-    assert (told["state"], told["reasons"][0]["code"]) == ("pending", "queue_not_served")
+    assert (told["state"], told["causes"][0]["code"]) == ("pending", "queue_not_served")
     assert (await stepwell("explain", "no-such-key")).code == 3
 
 
@@ -130,6 +132,16 @@ async def test_what_is_watched_goes_on_until_interrupted_which_is_no_failure(pro
         watching.signal(signal.SIGINT)
         assert await watching.exit_code() == 0
     assert "Traceback" not in watching.output
+
+
+async def test_top_tells_how_many_runs_finish(process, client):
+    runs = await client.definition("shop.add").start_many([(n,) for n in range(20)])
+    async with process("top", "--every", "0.1", "--json") as watching:
+        first = json.loads((await watching.line(r"^\{")).string)
+        assert first["finishes_per_second"] is None
+        for run in runs:
+            await run.cancel()
+        await watching.line(r'"finishes_per_second": ?(?!0\.0[,}])\d')
 
 
 class Terminal:

@@ -66,6 +66,7 @@ async def test_options_decide_how_the_run_is_stored(app: App) -> None:
     [
         {"priority": 0}, {"priority": 101}, {"priority": True}, {"queue": ""}, {"queue": "a\nb"}, {"queue": "q" * 101},
         {"key": ""}, {"key": "\x00"}, {"delay": -1}, {"delay": "soon"}, {"timeout": 0}, {"expires": 0},
+        {"at": datetime.min.replace(tzinfo=UTC)}, {"at": datetime.max.replace(tzinfo=UTC)},
         {"at": datetime(2030, 1, 1)}, {"at": datetime(2030, 1, 1, tzinfo=UTC), "delay": 1},
         {"retry": 3}, {"tags": {1: 2}},
     ],

@@ -164,6 +164,7 @@ async def run_page(page: Path, dsn: str, files: Path) -> None:
             try:
                 if block.file is not None:
                     (files / block.file).write_text(block.text)
+                    sys.modules.pop(Path(block.file).stem, None)  # another test's of the same name
                 elif block.language == "python":
                     await run_python(block, module.__dict__)
                     printed.check(block)

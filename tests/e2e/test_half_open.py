@@ -10,9 +10,12 @@ from typing import Any, TypeAlias
 import asyncpg
 import pytest
 from e2e_processes import eventually
-from proxy import Proxy
+from proxy import Proxy, Wire
 
-from stepwell import App, State
+from stepwell import App, Retry, RunFailed, State, current
+from stepwell.engine import settle
+from stepwell.store.borrowed.asyncpg import AsyncpgConnection
+from stepwell.worker import lent
 
 Sql: TypeAlias = "asyncpg.Connection[Any]"
 LEASE = 2.0
@@ -144,3 +147,57 @@ async def test_a_slow_link_loses_no_lease(proxy: Proxy, bench: Bench, caplog: py
     assert len(bench.began) == 3
     ours = [each for each in caplog.records if each.name.startswith("stepwell")]
     assert not [each for each in ours if each.levelno >= logging.ERROR]
+
+
+async def test_one_dead_line_tells_of_the_others(proxy: Proxy, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A firewall has forgotten all of our sessions at once; who comes anew passes."""
+    monkeypatch.setattr("stepwell.store.pool.ANSWER", 1.0)
+    monkeypatch.setattr("stepwell.patience.PATIENCE", 0.5)
+    async with bench.app:
+        await asyncio.gather(*(bench.app.runs() for _ in range(8)))
+        for wire in proxy.wires:
+            wire.frozen = True
+        assert len([wire for wire in proxy.wires if wire.frozen]) > 3
+        await bench.wait.options(key="k").start(1)
+
+
+async def test_a_transaction_of_a_body_that_went_silent_keeps_nobody_elses_outcome(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its last statement and its commit: the server believes in it, and keeps its run locked."""
+    monkeypatch.setattr("stepwell.worker.lent.ANSWER", 0.5)
+    app, real, silent = App(proxy.dsn, lease=LEASE), settle.apply, asyncio.Event()
+    wires: list[Wire] = []
+
+    async def apply(tx: Any, moves: Any) -> Any:
+        settled = await real(tx, moves)
+        if wires and isinstance(tx, AsyncpgConnection):
+            for wire in wires:
+                wire.frozen = True
+                monkeypatch.setattr(wire, "cut", lambda: None)  # nor does any word of the hanging up arrive
+            silent.set()
+        return settled
+
+    monkeypatch.setattr(lent.settle, "apply", apply)
+
+    @app.task(name="own")
+    async def own() -> None:
+        before = set(proxy.wires)
+        async with current.tx() as db:
+            await db.execute("select 1")
+        wires.extend(proxy.wires - before)
+
+    @app.task(name="fail", retry=Retry(attempts=1))
+    async def fail() -> None:
+        raise ValueError("no")
+
+    async with app, app.worker():
+        run = await own.start()
+        await asyncio.wait_for(silent.wait(), 10)
+        for _ in range(3):
+            with pytest.raises(RunFailed):
+                await (await fail.start()).result(timeout=4)
+        assert (await run.info()).state is State.RUNNING
+        monkeypatch.undo()
+        for wire in wires:
+            wire.cut()

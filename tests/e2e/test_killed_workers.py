@@ -15,6 +15,7 @@ from e2e_processes import Hire, Notes, eventually
 from stepwell import App, Retry, RunFailed, State
 
 LEASE = 2.0
+STOPS = 10
 Sql: TypeAlias = "asyncpg.Connection[Any]"
 
 
@@ -108,22 +109,22 @@ async def test_a_poisonous_task_fails_at_its_limit_and_everything_else_completes
 async def test_a_body_that_blocks_the_event_loop_for_three_leases_completes_once(
     hire: Hire, client: App, notes: Notes
 ) -> None:
-    blocked = await hire()
-    run = await client.start("e2e_app.block", 3 * LEASE)
+    blocked = await hire(STEPWELL_LEASE="1s")
+    run = await client.start("e2e_app.block", 3.0)
     await notes.began(run)
-    await hire()  # who would take it, were it given up
+    await hire(STEPWELL_LEASE="1s")  # who would take it, were it given up
     assert await run.result(timeout=15) == blocked.pid
     info = await run.info()
     assert (info.attempt, info.failures, len(notes.of(run))) == (1, 0, 1)
 
 
-async def test_twenty_stops_release_what_runs_within_a_second_and_count_no_failure(
+async def test_stops_release_what_runs_within_a_second_and_count_no_failure(
     hire: Hire, client: App, sql: Sql, notes: Notes, place: Path
 ) -> None:
     names = ["until", "until", "until_in_thread", "until_in_thread"]
     runs = [await client.start(f"e2e_app.{name}", "gate") for name in names]
     worker, slowest = await hire(), 0.0
-    for stopped in range(20):
+    for stopped in range(STOPS):
         await eventually(lambda: len(notes.all()) == len(runs) * (stopped + 1))  # noqa: B023 - awaited here
         following = asyncio.create_task(hire())
         began = time.monotonic()
@@ -134,10 +135,10 @@ async def test_twenty_stops_release_what_runs_within_a_second_and_count_no_failu
         worker = await following
     (place / "gate").touch()
     assert [await run.result(timeout=10) for run in runs] == [worker.pid] * len(runs)
-    print(f"\n20 stops over {len(runs)} runs: the slowest released after {slowest:.2f} s")
+    print(f"\n{STOPS} stops over {len(runs)} runs: the slowest released after {slowest:.2f} s")
     assert slowest < 1.0
     for run in runs:
-        assert [each.outcome for each in await run.attempts()] == ["released"] * 20 + ["completed"]
+        assert [each.outcome for each in await run.attempts()] == ["released"] * STOPS + ["completed"]
         assert (await run.info()).failures == 0
 
 

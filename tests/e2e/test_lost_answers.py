@@ -13,7 +13,7 @@ from counting_shop import Shop, Sql, finished_once, no_statement_runs
 from e2e_processes import eventually
 from proxy import Proxy
 
-from stepwell import Call, Retry, Run, State, Unavailable
+from stepwell import App, Call, Retry, Run, State, Unavailable, current
 from stepwell.client import BULK
 from stepwell.dispatch.postgres import PostgresDispatch
 from stepwell.services.reaper import Reaper
@@ -76,6 +76,30 @@ async def test_a_start_repeated_after_its_run_has_finished_does_not_make_it_agai
     assert near.ran == [(str(run.id), 1)]
 
 
+@pytest.mark.parametrize("reached", ["running", "finished"])
+async def test_a_debounced_start_repeated_after_its_run_has_begun_does_not_make_it_again(
+    proxy: Proxy, shop: Shop, dsn: str, sql: Sql, reached: str
+) -> None:
+    near = Shop(dsn)
+    if reached == "finished":
+        near.gate.set()
+    async with shop.app, near.app, near.app.worker():
+        lost = proxy.swallow("debounce_run", at_commit=True)
+        wait = shop.app.definition("wait").options(unique="box", debounce=0.01)
+        starting = asyncio.create_task(wait.start_many([(0,), (1,)]))
+        await lost.done.wait()
+        proxy.refusing = True
+        await eventually(lambda: near.ran)
+        await eventually(lambda: sql.fetchval("select count(*) = $1 from stepwell.runs", int(reached == "running")))
+        proxy.heal()
+        first, second = await starting
+        near.gate.set()
+        assert first.id == second.id
+        assert await first.result(timeout=10) == 2, "the last of a burst counts"
+    await finished_once(sql, first)
+    assert near.ran == [(str(first.id), 1)]
+
+
 async def test_a_copied_start_whose_commit_loses_its_answer_makes_its_runs_once(
     proxy: Proxy, shop: Shop, sql: Sql
 ) -> None:
@@ -132,6 +156,25 @@ async def late_start(proxy: Proxy, shop: Shop, dsn: str, sql: Sql, key: str | No
     await finished_once(sql, run, after, last)
 
 
+async def test_a_checkpoint_that_arrives_after_later_ones_does_not_undo_them(proxy: Proxy, sql: Sql) -> None:
+    app = App(proxy.dsn, lease=5)
+
+    @app.task(name="steps", retry=Retry(attempts=2, delay=0.01))
+    async def steps() -> int:
+        at = await current.checkpoint.load(int, 0)
+        if current.attempt == 2:
+            return at
+        late = proxy.detain("save_checkpoint")
+        assert [await current.checkpoint.save(n) for n in (1, 2, 3)] == [1, 2, 3]
+        late.deliver()
+        await asyncio.sleep(0.1)
+        await eventually(lambda: no_statement_runs(sql))
+        raise ValueError("once")
+
+    async with app, app.worker():
+        assert await (await steps.start()).result(timeout=10) == 3
+
+
 async def test_a_cancel_whose_answers_are_lost_is_done_and_no_error(proxy: Proxy, shop: Shop, sql: Sql) -> None:
     async with shop.app:
         run = await shop.app.definition("add").start(1)
@@ -149,7 +192,7 @@ async def test_a_retry_whose_answer_is_lost_starts_one_new_run(
     async with shop.app, shop.app.worker():
         run = await shop.app.definition("add").start(1)
         await run.result(timeout=10)
-        lost = proxy.swallow("start_run_again", at_commit=at_commit)
+        lost = proxy.swallow("start_runs_again", at_commit=at_commit)
         again = await run.retry()
         assert lost.done.is_set()
         assert await again.result(timeout=10) == 2
@@ -294,8 +337,9 @@ async def _reaps(reaper: Reaper) -> bool:
 
 
 async def test_due_and_renewals_whose_answers_are_lost_do_no_harm(
-    proxy: Proxy, shop: Shop, sql: Sql, caplog: pytest.LogCaptureFixture
+    proxy: Proxy, shop: Shop, sql: Sql, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("stepwell.worker.worker.WATCH_ALL", 2.0)
     async with shop.app, shop.app.worker():
         held = await shop.app.definition("wait").start(0)
         await eventually(lambda: shop.ran)

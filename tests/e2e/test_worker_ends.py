@@ -163,6 +163,7 @@ async def test_a_stopping_worker_ends_in_bounded_time_though_the_database_is_awa
     proxy: Proxy, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stepwell.worker.worker.FLUSH", 2.0)
+    monkeypatch.setattr("stepwell.store.sessions._REACH", 3.0)
     app = App(proxy.dsn, lease=2)
     begun = asyncio.Event()
 
@@ -215,8 +216,11 @@ async def test_a_workers_process_ends_in_bounded_time_though_the_database_is_awa
 
 DYING = """
 from e2e_app import app
+from stepwell.worker import worker
 from stepwell.worker.lanes import Lanes
 from stepwell.worker.ledger import Ledger
+
+worker.FLUSH = 2.0
 
 async def broken(*_, **_named):
     raise RuntimeError("this part broke")

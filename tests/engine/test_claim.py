@@ -4,10 +4,12 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
+from uuid import UUID
 
-from stepwell.engine import runs
+from stepwell import Limits
+from stepwell.engine import queues, runs, workers
 from stepwell.model.ids import WorkerId, new_claim_id, new_worker_id
-from stepwell.model.run import Claim, Wanted
+from stepwell.model.run import Claim, Order, Place, Wanted
 from stepwell.model.states import State
 from stepwell.store.pool import Database, Transaction, Tx
 from tests.factory import a_start, a_worker, execute, state_of
@@ -97,6 +99,46 @@ async def test_a_worker_without_a_lease_claims_nothing(tx: Transaction) -> None:
     assert await take(tx, new_worker_id()) == []
     assert await take(tx, await a_worker(tx, lease=0)) == []
     assert await state_of(tx, start.id) is State.PENDING
+
+
+async def a_worker_that_left(tx: Transaction) -> WorkerId:
+    """And whose lease seems to last, by a clock that went back since."""
+    worker = await a_worker(tx)
+    await workers.leave(tx, worker)
+    later = "update stepwell.workers set lease_until = stepwell.now() + interval '1h' where id = $1"
+    await execute(tx, later, worker)
+    return worker
+
+
+async def test_a_worker_that_has_left_claims_nothing_however_late_its_last_claim_arrives(tx: Transaction) -> None:
+    await runs.start(tx, [a_start()])
+    assert await take(tx, await a_worker_that_left(tx)) == []
+    assert len(await take(tx, await a_worker(tx))) == 1
+
+
+async def exchanged(tx: Transaction, worker: WorkerId, queue: str) -> list[Claim]:
+    """What comes in by an exchange that found the queue busy before."""
+    order = Order(new_claim_id(), [Place(queue, 0, UUID(int=0))], 10)
+    return (await runs.exchange(tx, [], order, worker=worker, names=["tests.task"])).claims
+
+
+async def test_an_exchange_claims_nothing_from_a_queue_that_was_paused_or_limited_since(tx: Transaction) -> None:
+    worker = await a_worker(tx)
+    await runs.start(tx, [a_start(queue="busy") for _ in range(4)])
+    await queues.pause(tx, "busy", by=None)
+    assert await exchanged(tx, worker, "busy") == []
+    await queues.resume(tx, "busy")
+    await queues.set_limits(tx, "busy", Limits(concurrency=1), sets=["concurrency"])
+    assert await exchanged(tx, worker, "busy") == []
+    await queues.set_limits(tx, "busy", Limits(), sets=["concurrency"])
+    assert len(await exchanged(tx, worker, "busy")) == 4
+
+
+async def test_an_exchange_of_who_has_no_lease_or_has_left_claims_nothing(tx: Transaction) -> None:
+    await runs.start(tx, [a_start(queue="busy")])
+    for worker in (new_worker_id(), await a_worker(tx, lease=0), await a_worker_that_left(tx)):
+        assert await exchanged(tx, worker, "busy") == []
+    assert len(await exchanged(tx, await a_worker(tx), "busy")) == 1
 
 
 async def test_what_has_expired_is_not_claimed(tx: Transaction) -> None:

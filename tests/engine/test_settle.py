@@ -5,7 +5,8 @@ from datetime import timedelta
 import pytest
 
 from stepwell.engine import leaders, reads, runs, settle, workers
-from stepwell.engine.settle import already_settled, apply, plan
+from stepwell.engine.held import already_settled
+from stepwell.engine.settle import apply, plan
 from stepwell.model.ids import new_worker_id
 from stepwell.model.outcome import Completed, Failed, Outcome, Released, Snoozed
 from stepwell.model.retry import Retry
@@ -131,7 +132,7 @@ async def test_a_run_that_keeps_losing_its_worker_fails_at_its_limit(tx: Transac
 
 async def test_cancelling_moves_a_claimed_run_at_once_and_its_worker_is_refused(tx: Transaction) -> None:
     claim = await claimed(tx)
-    assert await runs.cancel(tx, [claim.id]) == [claim.id]
+    assert list(await runs.cancel(tx, [claim.id])) == [claim.id]
     assert (await apply(tx, plan([(claim, Completed(b"1"))]))).moved == set()
     assert await state_of(tx, claim.id) is State.CANCELLED
 

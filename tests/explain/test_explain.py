@@ -36,7 +36,7 @@ def hire(database: Database) -> Hire:
 
 
 async def causes(run: Any) -> dict[Why, Cause]:
-    return {cause.code: cause for cause in (await run.explain()).reasons}
+    return {cause.code: cause for cause in (await run.explain()).causes}
 
 
 async def claim(
@@ -310,7 +310,7 @@ async def test_blocking_code_can_ask_too(app: App) -> None:
     run = await app.start("shop.charge")
     told = await asyncio.to_thread(run.sync.explain)
     await asyncio.to_thread(app.portal.close)
-    assert told.reasons[0].code is Why.QUEUE_NOT_SERVED
+    assert told.causes[0].code is Why.QUEUE_NOT_SERVED
 
 
 # -- the statements
@@ -334,6 +334,7 @@ STATEMENTS: dict[str, dict[str, Any]] = {
     "forget_samples": {"keep": timedelta(days=3), "limit": 1000},
     "longest_running": {"limit": 10},
     "starts_lately": {"since": timedelta(seconds=10), "most": 1000},
+    "finishes_so_far": {},
     "lost_holders": {},
     "late_runs": {"late": timedelta(minutes=1), "most": 1000},
     "matching_live_runs": {**MATCHING},

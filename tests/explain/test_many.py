@@ -42,8 +42,8 @@ async def test_a_cancel_whose_answer_was_lost_counts_what_it_did(
     ids = [each.id for each in starts]
     cancel, lost = runs.cancel, []
 
-    async def lossy(tx: Any, ids: Any) -> Any:
-        moved = await cancel(tx, ids)
+    async def lossy(tx: Any, ids: Any, **how: Any) -> Any:
+        moved = await cancel(tx, ids, **how)
         if not lost:
             lost.append(moved)
             raise Unavailable("the answer was lost")

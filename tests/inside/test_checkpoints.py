@@ -15,10 +15,12 @@ import pytest
 from stepwell import App, ClaimLost, NewerCheckpoint, NotDecodable, NotEncodable, NotInARun, Retry, WrongUse, current
 from stepwell.engine import checkpoints, runs, settle
 from stepwell.model.errors import InvalidSetting, Unavailable
-from stepwell.model.outcome import Completed, Failed
+from stepwell.model.ids import new_claim_id
+from stepwell.model.outcome import Completed, Failed, Released
+from stepwell.model.run import Wanted
 from stepwell.services.partitions import Partitions
 from stepwell.store.pool import Database, Transaction
-from tests.factory import BOOM, another_claim, claimed, execute
+from tests.factory import BOOM, a_worker, another_claim, claimed, execute
 from tests.inside import bodies
 from tests.waiting_for import until
 
@@ -45,7 +47,9 @@ class Point(pydantic.BaseModel):
 async def test_every_save_is_a_version_and_the_last_one_is_loaded(tx: Transaction) -> None:
     claim = await claimed(tx)
     assert await checkpoints.load(tx, claim) is None
-    assert [await checkpoints.save(tx, claim, b"%d" % n, schema=1) for n in range(3)] == [1, 2, 3]
+    assert [await checkpoints.save(tx, claim, b"%d" % n, schema=1, after=n or None) for n in range(3)] == [
+        (1, True), (2, True), (3, True),
+    ]  # fmt: skip
     saved = await checkpoints.load(tx, claim)
     assert saved is not None
     assert (saved.version, saved.schema, saved.state) == (3, 1, b"2")
@@ -100,7 +104,20 @@ async def test_older_code_neither_reads_nor_overwrites_what_newer_code_saved(tx:
     saved = await checkpoints.load(tx, claim)
     assert saved is not None
     assert saved.state == b"2"
-    assert await checkpoints.save(tx, claim, b"3", schema=3) == 2
+    assert await checkpoints.save(tx, claim, b"3", schema=3, after=1) == (2, True)
+
+
+async def test_a_save_takes_the_place_of_what_its_attempt_saved_last_and_of_nothing_else(tx: Transaction) -> None:
+    """What comes late, though its repetition went through, would undo all that was saved since."""
+    claim = await claimed(tx)
+    for late, after in enumerate([None, 1, 2]):
+        assert await checkpoints.save(tx, claim, b"1", schema=1, after=after) == (late + 1, True)
+        assert await checkpoints.save(tx, claim, b"0", schema=1, after=after) == (late + 1, False)
+    await settle.apply(tx, settle.plan([(claim, Released())]))
+    wanted = Wanted(await a_worker(tx), [claim.queue], [claim.name], 1, alone=True)
+    (claim,) = (await runs.claim(tx, wanted, new_claim_id())).claims
+    assert await checkpoints.save(tx, claim, b"0", schema=1, after=3) == (3, False)
+    assert await checkpoints.save(tx, claim, b"1", schema=1) == (4, True)
 
 
 async def test_the_checkpoints_of_finished_runs_are_forgotten_and_those_of_live_ones_kept(database: Database) -> None:
@@ -314,3 +331,62 @@ async def test_a_save_outlasts_a_short_absence_of_the_database(app: App, monkeyp
     async with app.worker():
         assert await (await work.start()).result(10) == 1
     assert away == []
+
+
+async def test_a_save_whose_answer_is_lost_is_saved_once(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[tuple[int, bool]] = []
+    real = checkpoints.save
+
+    async def save(*given: Any, **named: Any) -> tuple[int, bool]:
+        answers.append(await real(*given, **named))
+        if len(answers) % 2:
+            raise Unavailable("the answer is lost")
+        return answers[-1]
+
+    monkeypatch.setattr(checkpoints, "save", save)
+
+    @app.task
+    async def work() -> list[int]:
+        return [await current.checkpoint.save(n) for n in range(3)]
+
+    async with app.worker():
+        assert await (await work.start()).result(10) == [1, 2, 3]
+    assert [saved for _, saved in answers] == [True, False] * 3
+
+
+async def test_a_save_that_was_given_up_and_then_arrives_is_not_taken_for_the_next(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its body went on without it: what it saves next is what counts."""
+    monkeypatch.setattr("stepwell.patience.PATIENCE", 0.0)
+    late: list[Any] = []
+    real = checkpoints.save
+
+    async def save(tx: Any, claim: Any, state: bytes, **named: Any) -> tuple[int, bool]:
+        if state == b"1":
+            late.append(lambda: real(tx, claim, state, **named))
+            raise Unavailable("detained")
+        if late:
+            assert await late.pop()() == (1, True)
+        return await real(tx, claim, state, **named)
+
+    monkeypatch.setattr(checkpoints, "save", save)
+
+    @app.task
+    async def work() -> int | None:
+        with pytest.raises(Unavailable):
+            await current.checkpoint.save(1)
+        await current.checkpoint.save(2)
+        return await current.checkpoint.load(int)
+
+    async with app.worker():
+        assert await (await work.start()).result(10) == 2
+
+
+async def test_saves_at_the_same_time_are_saved_one_after_the_other(app: App) -> None:
+    @app.task
+    async def work() -> list[int]:
+        return sorted(await asyncio.gather(*(current.checkpoint.save(n) for n in range(5))))
+
+    async with app.worker():
+        assert await (await work.start()).result(10) == [1, 2, 3, 4, 5]

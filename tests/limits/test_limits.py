@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from datetime import timedelta
 from typing import Any
 
+import asyncpg
 import pytest
 
 from stepwell import App, InvalidSetting, Limits
-from stepwell.engine import queues, runs, settle
-from stepwell.model.ids import WorkerId, new_claim_id
+from stepwell.engine import queues, runs, settle, workers
+from stepwell.model.ids import WorkerId, new_claim_id, new_worker_id
 from stepwell.model.outcome import Completed, Released
 from stepwell.model.rate import Rate
 from stepwell.model.run import Claim, Wanted
 from stepwell.store.pool import Database, Transaction, Tx
 from tests.factory import a_start, a_worker, execute
+from tests.waiting_for import until
 
 
 async def limited(tx: Tx, worker: WorkerId, limit: int = 100, *, alone: bool = True) -> list[Claim]:
@@ -100,10 +101,35 @@ async def test_what_ran_before_the_cap_was_set_counts(tx: Transaction) -> None:
     wanted = Wanted(worker, None, ["tests.task"], 2, alone=True)
     before = (await runs.claim(tx, wanted, new_claim_id())).claims
     await allow(tx, concurrency=3)
-    await queues.count_in(tx, "mail")
-    assert len(await limited(tx, worker)) == 1
+    assert len(await limited(tx, worker)) == 1, "at once, and not only after a second statement"
     await complete(tx, *before)
     assert len(await limited(tx, worker)) == 2
+
+
+async def test_setting_a_cap_does_not_wait_for_a_run_that_somebody_holds(app: App, dsn: str) -> None:
+    gate = asyncio.Event()
+
+    @app.task(queue="mail")
+    async def send() -> None:
+        await gate.wait()
+
+    user = await asyncpg.connect(dsn)
+    async with app.worker():
+        first, second = await send.start_many([(), ()])
+        await until(lambda: running(app, 2))
+        async with asyncio.timeout(5), user.transaction():
+            await first.cancel(tx=user)
+            await app.queue("mail").set(concurrency=2)
+            third = await send.start()
+            await until(lambda: running(app, 3))  # the one that is going holds no place any more
+        gate.set()
+        for run in (second, third):
+            await run.result(10)
+    await user.close()
+
+
+async def running(app: App, count: int) -> bool:
+    return (await app.queue("mail").info()).running == count
 
 
 async def test_a_limit_that_is_lifted_is_gone(tx: Transaction) -> None:
@@ -129,6 +155,20 @@ async def test_a_paused_queue_gives_nothing_limited_or_not(tx: Transaction) -> N
     assert len(await limited(tx, worker)) == 3
 
 
+async def test_who_has_no_lease_or_has_left_gets_nothing_that_is_limited(tx: Transaction) -> None:
+    await allow(tx, concurrency=3)
+    await start(tx, 1)
+    await start(tx, 1, queue="other", limit_key="k", per_key=1)
+    left = await a_worker(tx)
+    await workers.leave(tx, left)
+    await execute(
+        tx, "update stepwell.workers set lease_until = stepwell.now() + interval '1h'"
+    )  # a clock that went back
+    for worker in (new_worker_id(), await a_worker(tx, lease=0), left):
+        assert await limited(tx, worker) == []
+    assert len(await limited(tx, await a_worker(tx))) == 2
+
+
 async def test_a_run_on_its_last_chance_comes_alone_out_of_limited_queues_too(tx: Transaction) -> None:
     worker = await a_worker(tx)
     await allow(tx, concurrency=9)
@@ -138,25 +178,54 @@ async def test_a_run_on_its_last_chance_comes_alone_out_of_limited_queues_too(tx
     assert len(await limited(tx, worker)) == 1
 
 
+async def test_an_expired_run_on_its_last_chance_is_in_nobodys_way(tx: Transaction) -> None:
+    worker = await a_worker(tx)
+    await allow(tx, concurrency=9)
+    await start(tx, 2)
+    await execute(tx, "update stepwell.runs set alone = true where queue = 'mail'")
+    first = "(select min(id::text)::uuid from stepwell.runs where queue = 'mail')"
+    await execute(tx, f"update stepwell.runs set expires_at = stepwell.now() - interval '1 s' where id = {first}")
+    assert len(await limited(tx, worker)) == 1
+
+
 # -- rate
 
 
 async def test_no_more_than_the_rate_are_claimed_in_any_such_time(database: Database) -> None:
+    """However many ask, and however often: by the database's clock, it is exact."""
+    period, left = timedelta(seconds=0.5), 20
+    await allow(database, rate=Rate(5, period))
+    await start(database, left)
+
+    async def ask_on_and_on() -> None:
+        nonlocal left
+        worker = await a_worker(database)  # type: ignore[arg-type]
+        while left:
+            claims = await limited(database, worker)
+            left -= len(claims)
+            await asyncio.sleep(0.01)
+
+    async with asyncio.timeout(10):
+        await asyncio.gather(ask_on_and_on(), ask_on_and_on())
+    async with database.transaction() as tx:
+        rows = await tx.connection.fetch("select started_at from stepwell.runs order by started_at")
+    claimed = [row["started_at"] for row in rows]
+    assert min(later - at for at, later in zip(claimed, claimed[5:], strict=False)) >= period
+    assert claimed[-1] - claimed[0] < timedelta(seconds=4), "and nearly all of the rate can be used"
+
+
+async def test_who_asks_when_told_to_gets_what_the_rate_allows(database: Database) -> None:
     worker = await a_worker(database)  # type: ignore[arg-type]
-    await allow(database, rate=Rate(5, timedelta(seconds=0.5)))
+    await allow(database, rate=Rate(5, timedelta(seconds=0.3)))
     await start(database, 20)
-    claimed: list[float] = []
-    while len(claimed) < 20:
-        wanted = Wanted(worker, None, ["tests.task"], 100, alone=True)
-        found = await runs.claim_limited(database, wanted, new_claim_id())
-        claimed += [time.monotonic()] * len(found.claims)
-        if len(claimed) < 20:
-            assert found.again is not None
-            await asyncio.sleep(found.again)
-    # By the database's clock it is exact; ours is read a round trip later.
-    for index, at in enumerate(claimed[5:]):
-        assert at - claimed[index] > 0.45
-    assert claimed[-1] - claimed[0] < 4, "and nearly all of the rate can be used"
+    wanted, left = Wanted(worker, None, ["tests.task"], 100, alone=True), 20
+    async with asyncio.timeout(10):
+        while left:
+            found = await runs.claim_limited(database, wanted, new_claim_id())
+            left -= len(found.claims)
+            if left:
+                assert found.again is not None
+                await asyncio.sleep(found.again)
 
 
 def test_rates_are_written_as_people_do() -> None:
@@ -244,8 +313,9 @@ async def test_who_is_less_urgent_is_slower_and_does_not_starve(tx: Transaction)
     worker = await a_worker(tx)
     wanted = Wanted(worker, None, ["tests.task"], 10, alone=True)
     await start(tx, 3, priority=90)
+    long_ago = "stepwell.id_at(now() - interval '10 minutes')"
     await execute(
-        tx, "update stepwell.runs set id = stepwell.id_at(now() - interval '10 minutes' - random() * '1 s'::interval)"
+        tx, f"update stepwell.runs set id = overlay(id::text placing left({long_ago}::text, 13) from 1)::uuid"
     )
     await start(tx, 100, priority=10)
     claimed = (await runs.claim(tx, wanted, new_claim_id())).claims
@@ -280,6 +350,17 @@ async def test_wrong_limits_are_refused_where_they_are_given(app: App) -> None:
 
 
 async def _nothing() -> None: ...
+
+
+async def test_a_queue_tells_since_when_its_oldest_waits_with_limit_keys_too(app: App) -> None:
+    async def work(key: str) -> None: ...
+
+    assert (await app.queue("mail").info()).first_pending is None
+    keyed = app.task(queue="mail", limit_by=lambda key: key)(work)
+    first = await keyed.start("b")
+    await keyed.start("a")
+    await app.definition("other").options(queue="mail", priority=1).start()
+    assert (await app.queue("mail").info()).first_pending == (await first.info()).created_at
 
 
 async def test_settings_that_are_not_named_stay_as_they_are(app: App) -> None:

@@ -13,9 +13,12 @@ from dataclasses import dataclass
 from uuid import UUID
 
 import asyncpg
+from big_workflows import FILLED, Workflows, workflows
 
 PENDING = SCHEDULED = FINISHED = 1_000_000
 PAST_DAYS = 8
+PACE = (PAST_DAYS * 24 - 3) * 3_600_000 // FINISHED
+"""Milliseconds from one finished run to the next."""
 QUEUES = ("bulk", "events", "mail", "media", "reports")
 NAMES = tuple(f"task_{number}" for number in range(20))
 OURS, LOST = UUID(int=1), UUID(int=0xFF)
@@ -25,7 +28,8 @@ OTHER_WORKERS = 50
 # Vacuum and ANALYZE would replan, and give statistics to tables that are to have none.
 _BEFORE = f"""
 select stepwell.make_partition(parent, current_date - day)
-  from generate_series(1, {PAST_DAYS}) day, unnest(array['finished_runs', 'attempts']) parent;
+  from generate_series(1, {PAST_DAYS}) day,
+       unnest(array['finished_runs', 'attempts', 'events', 'progress', 'run_logs']) parent;
 do $$
 declare leaf regclass;
 begin
@@ -89,21 +93,42 @@ select public.id_at(now() - interval '1 hour', n), 'task_' || n % 20, (array{lis
   from generate_series(1, {SCHEDULED}) n;
 """
 
+# The last finished three hours before today began. One in a hundred is not to be kept.
 _FINISHED = f"""
 insert into stepwell.finished_runs (
     id, kind, name, queue, priority, state, input, result, retry, attempt, failures, claim_id, claimed_by,
-    started_at, created_at, finished_at
+    started_at, created_at, finished_at, keep
 )
-select public.id_at(first, n * 600), 'task', 'task_' || n % 20, (array{list(QUEUES)})[n % 5 + 1], 50, 'completed',
+select public.id_at(first, n * {PACE}), 'task', 'task_' || n % 20, (array{list(QUEUES)})[n % 5 + 1], 50, 'completed',
        '{{"to": "someone@example.com", "subject": "Welcome"}}', 'true', '{{}}', 2, 1, md5((n / 100)::text)::uuid,
-       lpad(to_hex(2 + n % {OTHER_WORKERS}), 32, '0')::uuid, at, at, at + interval '1 s'
+       lpad(to_hex(2 + n % {OTHER_WORKERS}), 32, '0')::uuid, at, at, at + interval '1 s',
+       case when n % 100 = 0 then 'none' end
   from (select current_date::timestamp at time zone 'UTC' - interval '{PAST_DAYS} days' as first) f,
-       generate_series(1, {FINISHED}) n, lateral (select first + n * interval '600 ms' as at) a;
+       generate_series(1, {FINISHED}) n, lateral (select first + n * interval '{PACE} ms' as at) a;
 insert into stepwell.attempts
 select id, 1, 'released', null, claim_id, claimed_by, started_at, finished_at
   from stepwell.finished_runs where priority = 50 and name = 'task_3';
 insert into stepwell.keys
 select 'order ' || n, 'digest', public.id_at(now(), n), now() + n * interval '1 s' from generate_series(1, 100000) n;
+"""
+
+# What the finished runs of one name said, what the running ones saved, and what was saved by runs that are gone.
+_NOTED = """
+insert into stepwell.progress (run_id, step, attempt, done, total, at)
+select id, 'load', 1, 3, 4, finished_at from stepwell.finished_runs where name = 'task_3';
+insert into stepwell.run_logs (run_id, attempt, idx, at, level, logger, message)
+select id, n, 0, finished_at, 'info', 'shop', 'a line of some length, as lines are'
+  from stepwell.finished_runs, generate_series(1, 2) n where name = 'task_3';
+insert into stepwell.checkpoints (run_id, version, schema, attempt, state, saved_at)
+select id, 1, 1, 1, '{"done": 7}'::jsonb, now() from stepwell.runs where claimed_by is not null
+ union all
+select public.id_at(now() - interval '2 days', n), 1, 1, 1, '{"done": 7}', now() from generate_series(1, 5000) n;
+insert into stepwell.kept_runs (
+    id, kind, name, queue, priority, state, input, result, retry, attempt, failures, created_at, finished_at, keep
+)
+select public.id_at(now() - interval '1 year', n), 'task', 'task_1', 'mail', 50, 'completed', '{}', 'true', '{}', 1, 0,
+       now() - interval '1 year', now() - interval '1 year', 'forever'
+  from generate_series(1, 10000) n;
 """
 
 
@@ -116,6 +141,7 @@ class Ids:
     claims: list[UUID]
     finished: list[UUID]
     finished_claims: list[UUID]
+    workflows: Workflows
 
 
 async def empty(dsn: str) -> None:
@@ -127,7 +153,7 @@ async def fill(dsn: str) -> None:
     """Two connections, since there are two cores."""
     await asyncio.gather(
         _speak(dsn, [_WORKERS, _PENDING, _SCHEDULED, _LIMITED]),
-        _speak(dsn, [_FINISHED, _RUNNING]),
+        _speak(dsn, [_FINISHED, _RUNNING, _NOTED, *FILLED]),
     )
 
 
@@ -145,6 +171,7 @@ async def ids(dsn: str, count: int) -> Ids:
               where name = 'task_3' order by md5(id::text) limit $1""",
             count,
         )
+        flows = await workflows(connection, count)
     finally:
         await connection.close()
     return Ids(
@@ -153,6 +180,7 @@ async def ids(dsn: str, count: int) -> Ids:
         [row["claim_id"] for row in running],
         [row["id"] for row in finished],
         [row["claim_id"] for row in finished],
+        flows,
     )
 
 

@@ -8,11 +8,15 @@ from dataclasses import dataclass
 import asyncpg
 import big_database
 from big_database import Ids
-from plan_cases import BATCH, CASES
+from big_workflows import no_workflows
+from cases_beside import BESIDE
+from cases_workflows import WORKFLOWS
+from plan_cases import BATCH, HOT_PATH
 from plan_reading import Reading, Session
 
 from stepwell.store.pool import Database
 
+CASES = HOT_PATH | BESIDE | WORKFLOWS
 VETERAN = "planned on empty tables"
 """A session that prepared its statements before there was a row, and keeps those plans."""
 UNANALYSED = ("never analysed, generic plan", "never analysed, custom plan")
@@ -35,7 +39,7 @@ async def make_survey(dsn: str) -> Survey:
     """Fill the empty database, and read every plan in every circumstance."""
     await big_database.empty(dsn)
     veteran = await session(dsn, "generic")
-    nothing = Ids(*([uuid.uuid4()] for _ in range(5)))
+    nothing = Ids(*([uuid.uuid4()] for _ in range(5)), no_workflows())
     when_empty = await _explain_all(veteran, nothing)
     await big_database.fill(dsn)
     ids = await big_database.ids(dsn, BATCH)

@@ -74,7 +74,7 @@ async def test_rows_that_another_claim_holds_are_skipped_without_waiting(
         await another.connection.execute("set local lock_timeout = '1ms'")
         first = await speaking(alone).rows("claim_runs", **claim(queues))
         second = await speaking(another).rows("claim_runs", **claim(queues))
-        assert len(first) == len(second) >= 99
+        assert min(len(first), len(second)) >= 99
         assert not {row["id"] for row in first} & {row["id"] for row in second}
         third = await another.explain_here("claim_runs", **claim(queues))
         assert third.buffers <= 5000

@@ -1,16 +1,16 @@
-"""Every hot statement is an index lookup, and reads no more than its batch needs: with a million pending, a
-million scheduled and a million finished runs; with and without statistics; planned now or on empty tables.
+"""Every hot statement is an index lookup, and reads no more than its batch needs: with a million pending, half
+a million scheduled and half a million finished runs; with and without statistics; planned now or on empty tables.
 """
 
 from __future__ import annotations
 
 import pytest
-from plan_cases import CASES, HOT
-from plan_survey import CIRCUMSTANCES, VETERAN, Survey
+from plan_cases import HOT
+from plan_survey import CASES, CIRCUMSTANCES, VETERAN, Survey
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("plans")]
 
-SMALL_TABLES = {"repeated_starts", "workers", "queues"}
+SMALL_TABLES = {"repeated_starts", "workers", "queues", "pg_class", "pg_inherits"}
 
 
 @pytest.mark.parametrize("circumstance", CIRCUMSTANCES)
@@ -38,4 +38,4 @@ def test_an_old_session_kept_the_plan_it_made_on_empty_tables(survey: Survey, ti
 def test_looking_for_busy_queues_costs_nothing_when_the_queues_are_given(survey: Survey, circumstance: str) -> None:
     readings = survey.readings[circumstance]
     assert readings["claim one queue"].parts["busy"] == readings["claim three queues"].parts["busy"] == 0
-    assert 0 < readings["claim every queue"].parts["busy"] <= 150
+    assert 0 < readings["claim every queue"].parts["busy"] <= 250

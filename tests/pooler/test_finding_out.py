@@ -13,6 +13,7 @@ from stepwell import App, InvalidSetting
 from stepwell.cli.doctor import examine
 from stepwell.config import settings
 from stepwell.store.pool import Database
+from stepwell.store.sessions import SESSION
 from tests.conftest import sibling
 from tests.pooler.bouncer import Bouncer, bouncing
 from tests.pooler.bringing import Program
@@ -44,7 +45,7 @@ async def answer(database: Database, **settings: str) -> dict[str, str]:
         connection.terminate()
 
 
-WANTED = dict(zip(OURS, ("off", "off", "on", "60000", "30000"), strict=True))
+WANTED = dict(zip(OURS, ("off", "off", "on", "60000", "2000"), strict=True))
 
 
 async def test_without_a_pooler_none_is_found(dsn: str) -> None:
@@ -66,7 +67,7 @@ async def test_a_connection_with_settings_of_its_own_has_them_there_too(pooled: 
 
 
 async def test_one_that_takes_every_setting_and_forgets_it_is_found(program: Program, server: str, dsn: str) -> None:
-    ignored = ",".join([*OURS, "jit", "plan_cache_mode", "idle_in_transaction_session_timeout"])
+    ignored = ",".join({*OURS, *SESSION})
     with bouncing(program, server, mode="transaction", ignore_startup_parameters=ignored) as lax:
         async with opened(lax(dsn)) as database:
             assert database.is_pooled

@@ -375,7 +375,9 @@ async def test_callers_who_go_away_in_the_middle_hold_nothing(database: Database
     await until(are_free)
 
 
-async def test_a_pooler_that_comes_back_finds_everybody_waiting(program: Program, server: str, dsn: str) -> None:
+async def test_a_pooler_that_comes_back_finds_everybody_waiting(
+    program: Program, server: str, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with bouncing(program, server, mode="transaction") as bouncer:
         async with App(bouncer(dsn), lease=5) as app:
 
@@ -386,7 +388,8 @@ async def test_a_pooler_that_comes_back_finds_everybody_waiting(program: Program
             async with app.worker():
                 assert await run_of(double, 1) == 2
                 bouncer.kill()
-                with pytest.raises(Unavailable):
+                with monkeypatch.context() as hasty, pytest.raises(Unavailable):
+                    hasty.setattr("stepwell.patience.PATIENCE", 1.0)
                     await app.runs()
                 starting = asyncio.create_task(run_of(double, 2))
                 bouncer.start()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from stepwell import App, InvalidSetting, NotFound, Run
+from stepwell import App, InvalidSetting, NotFound, Retry, Run, current
 from stepwell.engine import retention, runs
 from stepwell.services.partitions import Partitions
 from stepwell.store.pool import Database
@@ -93,6 +94,28 @@ async def test_a_stray_of_a_day_without_partition_goes_too(app: App, database: D
     assert (await exists(run), await exists(kept)) == (False, True)
 
 
+async def test_what_is_told_of_a_run_that_is_kept_for_ever_is_kept_with_it(
+    app: App, database: Database, dsn: str
+) -> None:
+    @app.task(retry=Retry(attempts=2, delay=0), keep="forever")
+    async def work() -> None:
+        logging.getLogger("work").warning("attempt %d", current.attempt)
+        current.progress("step", done=1)
+        if current.attempt == 1:
+            raise ValueError("once")
+
+    async with app.worker():
+        run = await work.start()
+        await run.result(10)
+    for _ in range(3):
+        await Clock(dsn).skip("31d")
+        await Partitions(database, keep=MONTH).run_once()
+        await Partitions(database, keep=MONTH).run_once()
+    assert [each.outcome for each in await run.attempts()] == ["failed", "completed"]
+    assert [line.message for line in await run.logs()] == ["attempt 1", "attempt 2"]
+    assert [each.step for each in await run.progress()] == ["step"]
+
+
 async def test_attempts_stay_as_long_as_their_run(app: App, database: Database, dsn: str) -> None:
     live = a_start()
     await runs.start(database, [live])
@@ -127,13 +150,91 @@ async def test_a_day_that_is_in_use_is_left_for_later_and_nobody_waits_for_it(
     assert not await exists(run)
 
 
+async def test_of_days_that_are_in_use_only_one_is_tried(app: App, database: Database, dsn: str) -> None:
+    """Who reads them reads all: each try would hold up everybody who writes for as long as it waits."""
+    await Clock(dsn).skip("33d")
+    assert len(await retention.drop_old_days(_Counting(database), MONTH)) > 1  # type: ignore[arg-type]
+    await retention.make_partitions(database)
+    await Clock(dsn).skip("38d")
+    reader, counting = await database.connect(), _Counting(database)
+    async with reader.transaction():
+        await reader.fetch("select count(*) from stepwell.finished_runs")
+        await retention.drop_old_days(counting, MONTH)  # type: ignore[arg-type]
+    await reader.close()
+    assert counting.parents.count("finished_runs") == 1
+
+
+class _Counting:
+    """Notes of which table days were tried to be dropped."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.parents: list[str] = []
+
+    async def rows(self, name: str, **values: Any) -> Any:
+        if name == "drop_partition":
+            self.parents.append(values["parent"])
+        return await self._database.rows(name, **values)
+
+
+async def test_a_day_takes_no_run_along_that_is_kept_for_ever_and_comes_into_it_at_the_last_moment(
+    database: Database,
+) -> None:
+    """Its transaction began on that day, and commits while the day is being dropped."""
+    late, dropping = await database.connect(), await database.connect()
+    part = await dropping.fetchval(
+        "select to_char(current_date - 40, '\"finished_runs_\"YYYYMMDD') "
+        "from stepwell.make_partition('finished_runs', current_date - 40)"
+    )
+    for number in range(1, 6):
+        await dropping.execute("select stepwell.make_partition('finished_runs', current_date - 40)")
+        transaction = late.transaction()
+        await transaction.start()
+        await late.execute(LATE)
+        drop = asyncio.create_task(dropping.fetchval("select stepwell.drop_partition('finished_runs', $1)", part))
+        await asyncio.sleep(0.02)
+        await transaction.commit()
+        await drop
+        found = "select (select count(*) from stepwell.kept_runs) + (select count(*) from stepwell.finished_runs)"
+        assert await dropping.fetchval(found) == number
+    await late.close()
+    await dropping.close()
+
+
+LATE = """
+insert into stepwell.finished_runs (
+    id, kind, name, queue, priority, state, input, result, retry, attempt, failures, created_at, finished_at, keep
+)
+select stepwell.new_run_id(), 'task', 'n', 'q', 50, 'completed', '{}', '1', '{}', 0, 0, at, at, 'forever'
+  from (select now() - interval '40 days') a (at)
+"""
+
+
+async def test_what_is_kept_for_ever_still_tells_its_limit_key(app: App, database: Database, dsn: str) -> None:
+    (run,) = await finished(app, limit_by=lambda n: f"key-{n}", keep="forever")
+    await Clock(dsn).skip("32d")
+    await Partitions(database, keep=MONTH).run_once()
+    assert await database.rows("results", ids=[run.id])
+    assert (await run.explain()).limit_key == "key-0"
+
+
 def test_the_setting_is_checked_and_none_disables(monkeypatch: pytest.MonkeyPatch) -> None:
     assert App("postgresql://h/d").settings.keep == MONTH
     assert App("postgresql://h/d", keep=None).settings.keep is None
     assert App("postgresql://h/d", keep="90d").settings.keep == timedelta(days=90)
     monkeypatch.setenv("STEPWELL_KEEP", "7d")
     assert App("postgresql://h/d").settings.keep == timedelta(days=7)
+    assert App("postgresql://h/d", keep="30d").settings.keep == MONTH, "what the call says goes before"
     monkeypatch.setenv("STEPWELL_KEEP", "forever")
     assert App("postgresql://h/d").settings.keep is None
     with pytest.raises(InvalidSetting, match="keep"):
         App("postgresql://h/d", keep="1h")
+
+
+def test_an_empty_setting_in_the_environment_means_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("KEEP", "LEASE", "SCHEMA", "DSN", "HOME", "POOLER"):
+        monkeypatch.delenv(f"STEPWELL_{name}", raising=False)
+    unset = App().settings
+    for name in ("KEEP", "LEASE", "SCHEMA", "DSN", "HOME", "POOLER"):
+        monkeypatch.setenv(f"STEPWELL_{name}", "")
+    assert App().settings == unset

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from datetime import timedelta
 
 import pytest
@@ -10,7 +11,7 @@ from stepwell.dispatch.postgres import PostgresDispatch
 from stepwell.engine import runs
 from stepwell.model.ids import new_worker_id
 from stepwell.model.states import State
-from stepwell.services.due import Due
+from stepwell.services.due import LOOK, Due
 from stepwell.services.leader import Leadership
 from stepwell.services.partitions import Partitions
 from stepwell.services.reaper import Reaper
@@ -18,7 +19,9 @@ from stepwell.services.service import Service, Services
 from stepwell.store.pool import Database
 from stepwell.telemetry import Telemetry
 from stepwell.testing import Clock
-from tests.factory import a_start, claimed, state_of
+from tests.conftest import as_role, on_server
+from tests.factory import a_start, claimed, execute, state_of
+from tests.waiting_for import until
 
 
 async def test_due_moves_what_is_due_and_says_when_to_look_again(database: Database) -> None:
@@ -28,6 +31,26 @@ async def test_due_moves_what_is_due_and_says_when_to_look_again(database: Datab
     assert await due.run_once() == 0.0
     assert await state_of(database, now.id) is State.PENDING  # type: ignore[arg-type]
     assert 0 < await due.run_once() <= 0.5
+
+
+@pytest.mark.parametrize("column", ["due_at", "expires_at", "deadline_at"])
+@pytest.mark.parametrize("never", ["-infinity", "infinity"])
+async def test_a_row_with_an_impossible_time_keeps_no_other_from_being_due(
+    database: Database, column: str, never: str
+) -> None:
+    odd, soon = a_start(delay=timedelta(hours=1)), a_start(delay=timedelta(seconds=0.05))
+    await runs.start(database, [odd])
+    async with database.transaction() as tx:
+        await execute(tx, f"update stepwell.runs set {column} = '{never}'")
+    due = Due(database, PostgresDispatch(database))
+    assert 0 <= await due.run_once() <= LOOK
+    await runs.start(database, [soon])
+
+    async def is_due() -> bool:
+        assert 0 <= await due.run_once() <= LOOK
+        return await state_of(database, soon.id) is State.PENDING  # type: ignore[arg-type]
+
+    await until(is_due)
 
 
 async def test_a_run_scheduled_after_the_look_is_due_in_time(app: App) -> None:
@@ -43,6 +66,18 @@ async def test_a_run_scheduled_after_the_look_is_due_in_time(app: App) -> None:
         info = await run.info()
         assert info.started_at is not None
         assert 0.2 <= (info.started_at - info.created_at).total_seconds() < 2
+
+
+@pytest.mark.parametrize("retry", [b'{"delay": 1e400}', b'{"timeout": 1}', b"[]"])
+async def test_a_policy_that_cannot_be_read_keeps_nobody_from_being_reaped(database: Database, retry: bytes) -> None:
+    odd = await claimed(database)  # type: ignore[arg-type]
+    usual = await claimed(database)  # type: ignore[arg-type]
+    async with database.transaction() as tx:
+        await execute(tx, "update stepwell.runs set retry = $2 where id = $1", odd.id, retry)
+        await execute(tx, "update stepwell.workers set lease_until = stepwell.now() - interval '1s'")
+    await Reaper(database, PostgresDispatch(database), Telemetry(), calm=timedelta(0)).run_once()
+    assert await state_of(database, odd.id) in {State.FAILED, State.PENDING}  # type: ignore[arg-type]
+    assert await state_of(database, usual.id) is State.PENDING  # type: ignore[arg-type]
 
 
 async def test_the_reaper_sleeps_until_the_next_lease_ends(database: Database, dsn: str) -> None:
@@ -98,6 +133,35 @@ async def test_partitions_stand_ready_for_the_days_ahead(database: Database, dsn
     await Partitions(database, keep=None).run_once()
     assert await connection.fetchval(count) == before + 3
     await connection.close()
+
+
+async def test_a_role_that_does_not_own_the_tables_is_told_in_a_line_and_the_rest_is_done(
+    dsn: str, server: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    role = f"plain_{uuid.uuid4().hex[:12]}"
+    await Clock(dsn).skip("31d")
+    await on_server(
+        dsn,
+        f"create role {role} login password 'x'",
+        f"grant usage on schema stepwell to {role}",
+        f"grant select, insert, update, delete on all tables in schema stepwell to {role}",
+    )
+    database = Database(as_role(dsn, role), "stepwell")
+    await database.open()
+    old = a_start()
+    await runs.start(database, [old])
+    await runs.cancel(database, [old.id])
+    await Clock(dsn).skip("31d")
+    assert await Partitions(database, keep=timedelta(days=30)).run_once() > 60
+    (line,) = caplog.records
+    assert "grant its role" in line.getMessage()
+    assert line.exc_info is None
+    connection = await database.connect()
+    assert await connection.fetchval("select count(*) from stepwell.finished_runs_default") == 0
+    await connection.close()
+    await database.close()
+    await on_server(dsn, f"drop owned by {role} cascade")
+    await on_server(server, f"drop role {role}")
 
 
 async def test_a_day_that_had_no_partition_keeps_its_rows_in_the_default_one(database: Database, dsn: str) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from stepwell.model.errors import Unavailable
 from stepwell.store import connections as module
-from stepwell.store.connections import Connection, Connections
+from stepwell.store.connections import Connection, Connections, Share
+from stepwell.store.pool import Database
 from tests.waiting_for import until
 
 pytestmark = pytest.mark.timeout(30)
@@ -188,3 +189,82 @@ async def test_closing_does_not_wait_for_ever(remote: Remote, monkeypatch: pytes
     connection = await connections.take()
     await connections.close()
     assert connection.is_closed()
+
+
+@pytest.mark.parametrize("what", ["comes back", "is closed"])
+async def test_who_is_cancelled_at_the_moment_that_a_connection_does_hears_of_that_and_of_nothing_else(
+    remote: Remote, what: str
+) -> None:
+    connections = Connections(remote.connect, size=1)
+    held = await connections.take()
+    waiting = asyncio.create_task(connections.take())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    if what == "comes back":
+        connections.give_back(held)
+    closing = asyncio.create_task(connections.close())
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    connections.give_back(held)
+    await closing
+
+
+async def test_a_storm_of_cancellations_leaves_no_connection_behind(dsn: str) -> None:
+    database = Database(dsn, "stepwell", size=3)
+    await database.open()
+    clients = database.for_clients()
+
+    async def ask(number: int) -> None:
+        place = clients if number % 3 else database
+        if number % 2:
+            await place.rows("next_due")
+        else:
+            async with place.transaction() as tx:
+                await tx.rows("next_due")
+
+    for _ in range(20):
+        asking = [asyncio.create_task(ask(number)) for number in range(30)]
+        for number in range(20):
+            await asyncio.sleep(0.0005)
+            asking[number * 7 % 30].cancel()
+        async with asyncio.timeout(10):
+            found = await asyncio.gather(*asking, return_exceptions=True)
+        assert {type(each) for each in found} <= {type(None), asyncio.CancelledError}
+    async with asyncio.timeout(5):
+        await asyncio.gather(*(ask(number) for number in range(20)))
+    await database.close()
+
+
+async def test_a_share_leaves_the_rest_to_others_however_long_it_keeps_its_own(remote: Remote) -> None:
+    connections = Connections(remote.connect, size=3)
+    share = Share(connections, most=2)
+    taken = [await share.take(), await share.take()]
+    waiting = asyncio.create_task(share.take())
+    async with asyncio.timeout(5):
+        connections.give_back(await connections.take())
+    assert not waiting.done()
+    share.give_back(taken.pop())
+    taken.append(await waiting)
+    given_up = asyncio.create_task(share.take())
+    await asyncio.sleep(0)
+    given_up.cancel()
+    for connection in taken:
+        share.give_back(connection)
+    async with asyncio.timeout(5):
+        for connection in [await share.take(), await share.take()]:
+            share.give_back(connection)
+    await connections.close()
+
+
+async def test_those_that_lay_idle_since_are_hung_up_and_no_others(remote: Remote) -> None:
+    connections = Connections(remote.connect, size=3)
+    old, new = await connections.take(), await connections.take()
+    connections.give_back(old)
+    between = asyncio.get_running_loop().time()
+    await asyncio.sleep(0.01)
+    connections.give_back(new)
+    connections.forget_idle(between)
+    assert (old.is_closed(), new.is_closed()) == (True, False)
+    assert await connections.take() is new
+    connections.give_back(new)
+    await connections.close()

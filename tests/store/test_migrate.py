@@ -9,7 +9,7 @@ import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
@@ -17,7 +17,7 @@ import pytest
 from stepwell import App, NotFound, SchemaError
 from stepwell.store import migrate
 from stepwell.store.pool import Database
-from tests.conftest import on_server, sibling
+from tests.conftest import as_role, on_server, sibling
 from tests.store.schema_dump import schema_dump
 
 ROOT = Path(__file__).parents[2]
@@ -49,11 +49,6 @@ async def role(server: str, blank: str) -> AsyncIterator[str]:
     for dsn in (blank, server):
         await on_server(dsn, f"drop owned by {name} cascade")
     await on_server(server, f"drop role {name}")
-
-
-def as_role(dsn: str, role: str) -> str:
-    parts = urlsplit(dsn)
-    return urlunsplit(parts._replace(netloc=f"{role}:x@{parts.netloc.rpartition('@')[2]}"))
 
 
 async def fetchval(dsn: str, sql: str) -> Any:

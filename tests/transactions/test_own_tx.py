@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import Any, TypeAlias
 from uuid import uuid4
 
 import asyncpg
 import pytest
 
-from stepwell import App, Fatal, NotInARun, Retry, RunFailed, Snooze, State, Task, current
+from stepwell import App, Fatal, NotInARun, Retry, RunCancelled, RunFailed, Snooze, State, Task, current
 from tests.waiting_for import hearing, until
 
 Sql: TypeAlias = "asyncpg.Connection[Any]"
@@ -232,6 +233,37 @@ async def test_a_second_or_nested_one_is_refused(app: App, ledger: Ledger) -> No
     assert await ledger() == []
 
 
+@pytest.mark.parametrize("by", ["id", "key"])
+async def test_a_body_that_cancels_its_own_run_there_is_refused_and_not_run_again(
+    app: App, ledger: Ledger, by: str
+) -> None:
+    @app.task(retry=ONCE)
+    async def deposit() -> None:
+        async with current.tx() as conn:
+            await write(conn, 1)
+            await app.run(current.run_id if by == "id" else current.key or "").cancel(tx=conn)
+
+    async with app.worker():
+        with pytest.raises(RunFailed, match="leave tx= out"):
+            await (await deposit.options(key="k").start()).result(timeout=5)
+    assert await ledger() == []
+
+
+async def test_a_body_may_cancel_its_own_run_beside_it_and_then_has_written_nothing(app: App, ledger: Ledger) -> None:
+    @app.task
+    async def deposit() -> None:
+        async with current.tx() as conn:
+            await write(conn, 1)
+            await app.run(current.run_id).cancel()
+
+    async with app.worker():
+        run = await deposit.start()
+        with pytest.raises(RunCancelled):
+            await run.result(timeout=5)
+        assert len(await run.attempts()) == 1
+    assert await ledger() == []
+
+
 async def test_one_that_was_rolled_back_may_be_followed_by_another(app: App, ledger: Ledger) -> None:
     @app.task
     async def again() -> int:
@@ -388,3 +420,18 @@ async def test_nothing_is_opened_for_bodies_that_do_not_ask(app: App, sql: Sql, 
             link: Any = worker._link
             assert not link._lending._lent
             assert not link._lending._connections._idle
+
+
+async def test_a_run_is_finished_when_its_transaction_ends_and_not_when_that_began(app: App) -> None:
+    @app.task
+    async def slow() -> None:
+        async with current.tx() as db:
+            await db.execute("select pg_sleep(0.5)")
+
+    async with app.worker():
+        run = await slow.start()
+        await run.result(timeout=10)
+    info = await run.info()
+    assert info.started_at is not None
+    assert info.finished_at is not None
+    assert info.finished_at - info.started_at >= timedelta(seconds=0.5)

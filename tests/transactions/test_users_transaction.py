@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import asyncpg
 import pytest
 
-from stepwell import App, Call, KeyConflict, NotFound, Retry, State, Task
+from stepwell import App, Call, KeyConflict, NotFound, Retry, State, Task, Unavailable
 from tests.transactions.drivers import Driver
 from tests.waiting_for import hearing
 
@@ -161,6 +161,21 @@ async def test_of_many_with_a_refused_key_none_is_started_even_if_it_commits(
     await driver.commit()
     assert await count(sql) == 1
     assert [row["key"] for row in await sql.fetch("select key from stepwell.keys")] == ["taken"]
+
+
+@SOME
+async def test_of_many_beside_a_unique_run_that_finishes_at_this_moment_none_is_started(
+    driver: Driver, echo: Echo, sql: Sql
+) -> None:
+    """It was in the way of the insert, and is gone when it is looked up: a trigger does the same each time."""
+    await sql.execute("create function pass_over() returns trigger language plpgsql as 'begin return null; end'")
+    await sql.execute("create trigger gone before insert on stepwell.runs for each row"
+                      " when (new.unique_key is not null) execute function pass_over()")  # fmt: skip
+    await driver.begin()
+    with pytest.raises(Unavailable, match="at this moment"):
+        await driver.start_many(echo, [("x",), Call(("y",), options={"unique": "box"})])
+    await driver.commit()
+    assert await count(sql) == 0
 
 
 async def test_a_cancel_holds_if_and_only_if_its_transaction_commits(app: App, driver: Driver, echo: Echo) -> None:

@@ -28,7 +28,9 @@ from stepwell import (
     Task,
     Usage,
     WorkerInfo,
+    Workflow,
     current,
+    workflow,
 )
 
 
@@ -227,3 +229,46 @@ async def running() -> None:
 
 def passed_on(task: Task[[Order], Receipt], tags: Mapping[str, str]) -> Starts:
     return task.options(tags=tags).start
+
+
+@app.step(retry=Retry(attempts=3), timeout="1m")
+async def reserve(order: Order) -> int:
+    return order.id
+
+
+@app.step
+def weigh(order: Order) -> float:
+    return float(order.id)
+
+
+@app.workflow
+async def checkout(order: Order) -> Receipt:
+    assert_type(await reserve(order), int)
+    assert_type(await weigh(order), float)
+    assert_type(await charge(order, amount=2.0), Receipt)
+    started = await charge.start(order)
+    assert_type(await started.result(), Receipt)
+    assert_type(await workflow.signal("paid", Order, timeout="2d"), Order)
+    assert_type(workflow.now(), datetime)
+    assert_type(workflow.uuid(), UUID)
+    assert_type(workflow.patched("new-tax"), bool)
+    workflow.on_rollback(charge, order, amount=1.0)
+    workflow.publish({"at": 1})
+    workflow.continue_as_new(order)
+
+
+async def workflows() -> None:
+    same: Workflow[[Order], Receipt] = checkout
+    assert_type(await same.start(Order(1)), Run[Receipt])
+    run = await checkout.options(key="k", timeout="3d").start(Order(1))
+    assert_type(run, Run[Receipt])
+    assert_type(await checkout(Order(1)), Receipt)
+    assert_type(await checkout.options(unique="u").signal_or_start("paid", 1, Order(1)), Run[Receipt])
+    assert_type(checkout.options(unique="u").sync.signal_or_start("paid", 1, Order(1)), SyncRun[Receipt])
+    assert_type(await run.state(Order), Order | None)
+    assert_type([event.type for event in await run.history()], list[str])
+    assert_type(await run.children(), list[Run[Any]])
+    await run.signal("paid", Order(1), tx=object())
+    await run.pause()
+    await run.resume()
+    await run.cancel(force=True)

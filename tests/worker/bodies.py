@@ -8,7 +8,7 @@ import threading
 import time
 from typing import Any
 
-from stepwell import App, current
+from stepwell import App, Snooze, current
 
 let_go = threading.Event()
 
@@ -43,6 +43,17 @@ def naps(seconds: float) -> float:
     return seconds
 
 
+class Nap(Snooze):
+    """Says nothing of how long."""
+
+    def __init__(self) -> None:
+        pass
+
+
+def snoozes() -> None:
+    raise Nap
+
+
 def define(app: App) -> dict[str, Any]:
     let_go.clear()
     return {
@@ -51,6 +62,7 @@ def define(app: App) -> dict[str, Any]:
         "process": app.task(executor="process")(spins),
         "dies": app.task(executor="process")(dies),
         "naps": app.task(executor="process")(naps),
+        "snoozes": app.task(executor="process")(snoozes),
         "tells": app.task(executor="process")(tells),
         "adds": app.task(executor="process")(adds),
     }

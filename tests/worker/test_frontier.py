@@ -146,6 +146,12 @@ def test_a_look_that_finds_some_more_urgent_runs_and_some_of_the_backlog_goes_on
     assert list(frontier.going(10).places) == [place_of(backlog[-1])]
 
 
+def test_runs_that_were_taken_for_their_age_do_not_take_the_place_past_the_more_urgent_ones() -> None:
+    frontier, urgent, aged = Frontier(), taken("mail", 18, priority=10), taken("mail", 2, priority=90)
+    look(frontier, aged + urgent, share=20)
+    assert list(frontier.going(10).places) == [place_of(urgent[-1])]
+
+
 def test_an_answer_from_before_the_last_look_is_ignored() -> None:
     frontier, urgent = Frontier(), taken("mail", 10, priority=1)
     look(frontier, taken("mail", 10), share=10)

@@ -38,6 +38,7 @@ def dev(app_reference: str, *, slots: int, grace: float, log_level: str) -> int:
     Without a DSN the database is an embedded one in .stepwell/. Every save starts the worker anew.
     """
     command = worker_command(app_reference, queues=None, slots=slots, grace=grace, log_level=log_level)
+    os.environ.setdefault("STEPWELL_STRICT", "1")  # for its workers: see replay/guard.py
     return Dev([*command, "--live"], _watched(app_reference), grace=grace).run()
 
 

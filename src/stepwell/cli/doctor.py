@@ -29,6 +29,8 @@ LONG_PENDING = 60.0
 LATE = timedelta(minutes=1)
 MOST = 10_000
 """How far late runs are counted."""
+MOST_PENDING = 100_000
+"""How far pending runs are counted, those with a limit key and those without."""
 MANY_DEAD = 100_000
 """Dead rows that vacuum may leave, besides a fifth of those that live."""
 SERVICES = ("due", "partitions", "reaper")
@@ -124,7 +126,8 @@ def _of_work(work: Mapping[str, Any]) -> Iterator[Finding]:
     yield Finding("workers", "bad" if idle else "good", f"{workers} alive with {slots} slots{idle}")
     long = waited is not None and waited > LONG_PENDING
     oldest = "" if waited is None else f", the oldest started {age(waited)} ago"
-    yield Finding("runs", "look" if long else "good", f"{work['running']} running, {work['pending']} pending{oldest}")
+    pending = work["pending"] if work["pending"] < MOST_PENDING else f"at least {work['pending']}"
+    yield Finding("runs", "look" if long else "good", f"{work['running']} running, {pending} pending{oldest}")
 
 
 def _of_vacuum(vacuum: Mapping[str, Any]) -> Finding:

@@ -30,8 +30,8 @@ def explain(run: str, *, as_json: bool, dsn: str | None, schema: str | None, hom
 
 
 def lines_of(told: Explanation) -> list[str]:
-    """A line for each reason, the most telling first."""
-    return [f"  - {plain(cause.text)}" for cause in told.reasons]
+    """A line for each cause, the most telling first."""
+    return [f"  - {plain(cause.text)}" for cause in told.causes]
 
 
 async def _ask(app: App, name: str) -> Explanation:

@@ -13,6 +13,7 @@ from uuid import UUID
 from stepwell.app import App
 from stepwell.cli.printing import COLOURS, plain
 from stepwell.model.errors import Unavailable
+from stepwell.model.queue import COUNTED
 from stepwell.model.states import State
 from stepwell.store.pool import Database, Row
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 LOOK = 0.25
 MOST = 500
 """Live runs that are followed; of more, nobody could read the lines."""
+RECENT = 5000
+"""Finished runs, the newest, among which those that just finished are looked for."""
 OVERLAP = timedelta(seconds=2)
 """How far each look reaches back: a run may finish just before a look and commit just after it."""
 
@@ -95,13 +98,13 @@ async def _fresh(database: Database, moves: Moves) -> list[Move]:
 
 
 async def _look(database: Database) -> list[Move]:
-    rows = await database.rows("moving_runs", since=OVERLAP, limit=MOST)
+    rows = await database.rows("moving_runs", since=OVERLAP, limit=MOST, most=RECENT)
     return [Move.read(row) for row in rows]
 
 
 async def _counts(database: Database) -> str:
     try:
-        found = {row["state"]: row["runs"] for row in await database.rows("count_runs")}
+        found = {row["state"]: row["runs"] for row in await database.rows("count_runs", most=COUNTED)}
     except Unavailable:
         return ""
     return "         " + " · ".join(f"{found[state.value]} {state.value}" for state in State if state.value in found)

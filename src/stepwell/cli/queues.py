@@ -16,7 +16,7 @@ from stepwell.cli.options import as_json as json_option
 from stepwell.cli.options import on_database, open_app
 from stepwell.cli.printing import age, echo_json, local, plain
 from stepwell.cli.tables import Heads, echo_table
-from stepwell.model.queue import QueueInfo
+from stepwell.model.queue import COUNTED, QueueInfo
 from stepwell.model.rate import Rate
 from stepwell.queue import Queue
 
@@ -53,6 +53,7 @@ def plainly(info: QueueInfo) -> dict[str, Any]:
         "concurrency": limits.concurrency,
         "rate": None if limits.rate is None else str(limits.rate),
         "per_key": limits.per_key,
+        "keep": limits.keep,
         "workers": info.workers,
         "paused_at": info.paused_at,
         "paused_by": info.paused_by,
@@ -65,7 +66,7 @@ def row_of(info: QueueInfo) -> tuple[str, ...]:
     paused = "" if info.paused_at is None else f"since {local(info.paused_at)} by {info.paused_by or 'someone'}"
     return (
         info.name,
-        str(info.pending),
+        f"{info.pending}+" if info.pending == COUNTED else str(info.pending),
         str(info.running),
         waits,
         *("" if limit is None else str(limit) for limit in (limits.concurrency, limits.rate, limits.per_key)),

@@ -15,6 +15,7 @@ from stepwell.cli.explain import lines_of
 from stepwell.cli.options import as_json as json_option
 from stepwell.cli.options import on_database, open_app
 from stepwell.cli.printing import coloured, echo_json, facts, json_text, local, plain, size
+from stepwell.cli.workflow_parts import Parts, lines_of_parts, parts_of, plain_parts
 from stepwell.model.explanation import Explanation
 from stepwell.model.notes import Progress, Usage
 from stepwell.model.run import Attempt, Error, RunInfo
@@ -38,6 +39,8 @@ def show(run: str, *, as_json: bool, dsn: str | None, schema: str | None, home: 
     for step in shown.progress:
         total = "" if step.total is None else f" of {step.total:g}"
         click.echo(plain(f"progress  {step.step} {step.done:g}{total}, {local(step.at)}"))
+    for line in () if shown.parts is None else lines_of_parts(shown.parts):
+        click.echo(plain(line))
     for attempt in shown.attempts:
         _show_attempt(attempt, shown.workers.get(attempt.worker))
 
@@ -49,6 +52,8 @@ class Shown:
     progress: list[Progress]
     attempts: list[Attempt]
     workers: dict[UUID, WorkerInfo]
+    parts: Parts | None = None
+    """Of a workflow."""
 
 
 async def _ask(app: App, name: str) -> Shown:
@@ -57,7 +62,8 @@ async def _ask(app: App, name: str) -> Shown:
         info, why, progress = await run.info(), await run.explain(), await run.progress()
         attempts = await run.attempts()
         seen = await app.workers(list({attempt.worker for attempt in attempts})) if attempts else []
-        return Shown(info, why, progress, attempts, {worker.id: worker for worker in seen})
+        parts = await parts_of(run) if info.kind == "workflow" else None
+        return Shown(info, why, progress, attempts, {worker.id: worker for worker in seen}, parts)
 
 
 def _plainly(shown: Shown) -> dict[str, Any]:
@@ -70,9 +76,10 @@ def _plainly(shown: Shown) -> dict[str, Any]:
         **facts(shown.info),
         "limit_key": shown.why.limit_key,
         "deadline_at": shown.why.deadline_at,
-        "reasons": [asdict(cause) for cause in shown.why.reasons],
+        "causes": [asdict(cause) for cause in shown.why.causes],
         "progress": shown.progress,
         "attempts": attempts,
+        **({} if shown.parts is None else plain_parts(shown.parts)),
     }
 
 
@@ -87,6 +94,7 @@ def _fields(info: RunInfo, why: Explanation) -> Iterator[tuple[str, str]]:
         "limit key": why.limit_key,
         "retry of": info.retry_of,
         "parent": info.parent_id,
+        "version": info.version,
     }
     yield from ((name, str(value)) for name, value in optional.items() if value is not None)
     if info.tags:

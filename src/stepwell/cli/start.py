@@ -49,6 +49,9 @@ def _read(text: str, whole: str) -> Any:
 @click.option("--priority", type=click.IntRange(1, 100), help="Lower goes first.")
 @click.option("--delay", callback=length, metavar="DURATION", help="Not before, as in 5m.")
 @click.option("--unique", is_flag=True, help="While a run of NAME with this input is unfinished, lead there.")
+@click.option(
+    "--unique-by", metavar="TEXT", help="While a run of NAME that is unique by this text is unfinished, lead there."
+)
 @tag_option
 @click.option("--app", "app_reference", metavar="APP", help="Use this app's definition: its queue, retries, checks.")
 @click.option("--wait", is_flag=True, help="Wait for it to finish, and print its result.")
@@ -58,6 +61,8 @@ def start(
     name: str,
     *,
     input: Input,
+    unique: bool,
+    unique_by: str | None,
     app_reference: str | None,
     wait: bool,
     as_json: bool,
@@ -74,7 +79,8 @@ def start(
     else:
         app = load_app(app_reference)
         app.definitions.named(name)
-    given = {option: value for option, value in options.items() if value is not None and value is not False}
+    options["unique"] = unique_by or unique or None
+    given = {option: value for option, value in options.items() if value is not None}
     run_async(_start(app, name, input, given, wait=wait, as_json=as_json))
 
 

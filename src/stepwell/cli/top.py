@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -54,6 +55,8 @@ class Seen:
     running: list[Running]
     starts: float
     """Per second."""
+    finishes: float | None
+    """Per second; nothing at the first look."""
 
     @property
     def claims(self) -> float:
@@ -73,9 +76,10 @@ def top(*, once: bool, every: float, as_json: bool, dsn: str | None, schema: str
 
 async def _show(app: App, *, once: bool, every: float, as_json: bool) -> None:
     async with reached(app), _beside(app) as database:
+        finishes = Finishes(database)
 
         async def look() -> Seen:
-            return await _look(app, database)
+            return await _look(app, database, finishes)
 
         async def look_plainly() -> dict[str, Any]:
             return plainly(await look())
@@ -94,7 +98,7 @@ async def _show(app: App, *, once: bool, every: float, as_json: bool) -> None:
 
 @asynccontextmanager
 async def _beside(app: App) -> AsyncIterator[Database]:
-    database = Database(app.dsn, app.settings.schema, size=1)
+    database = Database(app.dsn, app.settings.schema, size=1, pooler=app.settings.pooler)
     await database.open()
     try:
         yield database
@@ -102,13 +106,32 @@ async def _beside(app: App) -> AsyncIterator[Database]:
         await database.close()
 
 
-async def _look(app: App, database: Database) -> Seen:
+class Finishes:
+    """How many runs finish per second, by what the server has counted from look to look."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._looks: deque[tuple[float, int]] = deque()
+
+    async def per_second(self) -> float | None:
+        (row,) = await self._database.rows("finishes_so_far")
+        looks, now = self._looks, row["at"]
+        looks.append((now, row["runs"]))
+        while len(looks) > 2 and looks[1][0] <= now - LATELY.total_seconds():
+            looks.popleft()
+        since, before = looks[0]
+        # A day that was dropped since takes its count along.
+        return None if len(looks) == 1 else max(0.0, (row["runs"] - before) / (now - since))
+
+
+async def _look(app: App, database: Database, finishes: Finishes) -> Seen:
     (started,) = await database.rows("starts_lately", since=LATELY, most=MOST_STARTS)
     return Seen(
         queues=await app.queues(),
         workers=[each for each in await app.workers() if each.state == "live"],
         running=[Running(**dict(row)) for row in await database.rows("longest_running", limit=SHOWN)],
         starts=started["runs"] / LATELY.total_seconds(),
+        finishes=await finishes.per_second(),
     )
 
 
@@ -119,6 +142,7 @@ def plainly(seen: Seen) -> dict[str, Any]:
         "running": seen.running,
         "starts_per_second": seen.starts,
         "claims_per_second": seen.claims,
+        "finishes_per_second": seen.finishes,
     }
 
 
@@ -131,6 +155,7 @@ def _drawn(seen: Seen) -> Group:
     head = (
         f"{datetime.now(UTC).astimezone():%H:%M:%S}  {pending:,} pending  {running:,} running in {slots:,} slots  "
         f"{seen.starts:,.1f} starts/s  {seen.claims:,.1f} claims/s"
+        + ("" if seen.finishes is None else f"  {seen.finishes:,.1f} finishes/s")
     )
     return Group(
         Text(head, style="bold"),

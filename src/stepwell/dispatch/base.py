@@ -8,6 +8,7 @@ from typing import Protocol
 
 from stepwell.model.ids import ClaimId
 from stepwell.model.run import Claimed, ClaimedLimited, Wanted
+from stepwell.model.turn import Consequences
 from stepwell.model.word import Word
 
 WHO, WE = "?", "!"
@@ -25,6 +26,10 @@ class Channel(StrEnum):
     """Runs that have finished, by id."""
     CANCELLED = "cancelled"
     """Running runs that were cancelled, by id."""
+    ARRIVED = "arrived"
+    """Workflows in a turn for which something arrived, by id."""
+    LIMITED = "limited"
+    """Queues that got a limit just now."""
     AWAITED = "awaited"
     """Whether anyone waits for runs to finish: WHO asks, WE answers, and says so anew every few seconds."""
 
@@ -51,3 +56,20 @@ class Dispatch(Protocol):
     def subscribe(self, channel: Channel, hear: Hear) -> Callable[[], None]:
         """Hear what is announced; the answer is a function that ends it."""
         ...
+
+
+def words_of(after: Consequences) -> list[tuple[Channel, str]]:
+    """Everything that others should hear of what was written."""
+    words = [(Channel.PENDING, queue) for queue in sorted(after.wakes)]
+    words += [(Channel.CANCELLED, run_id.hex) for run_id in after.cancelled]
+    words += [(Channel.FINISHED, run_id.hex) for run_id in (*after.finished, *after.cancelled)]
+    return words + [(Channel.ARRIVED, run_id.hex) for run_id in after.heard]
+
+
+def tell_all(dispatch: Dispatch, after: Consequences) -> None:
+    """Everyone whom it concerns."""
+    words: dict[Channel, list[str]] = {}
+    for channel, word in words_of(after):
+        words.setdefault(channel, []).append(word)
+    for channel, what in words.items():
+        dispatch.announce(channel, what)

@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 from uuid import UUID
 
-import msgspec
-
-from stepwell.engine import reads, runs
+from stepwell.engine import forks, reads, runs
+from stepwell.model.errors import WrongUse
 from stepwell.model.ids import RunId
 from stepwell.model.run import Filter
+from stepwell.model.states import State
 from stepwell.store.pool import Tx
+from stepwell.telemetry import log
 
 
 async def matching(tx: Tx, which: Filter, *, finished: bool, limit: int, after: UUID) -> list[UUID]:
     """The ids of runs that match, oldest first, behind `after`; of the live ones, or of the finished."""
-    values: dict[str, Any] = {
-        "after": after,
-        "states": None if which.states is None else [state.value for state in which.states],
-        "name": which.name,
-        "queue": which.queue,
-        "kind": which.kind,
-        "tags": None if which.tags is None else msgspec.json.encode(which.tags),
-        "since": which.since,
-        "limit": limit,
-    }
-    if finished:
-        return [row["id"] for row in await tx.rows("matching_finished_runs", error=which.error, **values)]
-    return [row["id"] for row in await tx.rows("matching_live_runs", **values)]
+    values = reads.packed(which)
+    if not finished:
+        del values["error"]  # what is live has none
+    name = "matching_finished_runs" if finished else "matching_live_runs"
+    if finished and set(which.states or ()) == {State.FAILED}:
+        name = "matching_failed_runs"
+        del values["states"]
+    return [row["id"] for row in await tx.rows(name, after=after, limit=limit, **values)]
 
 
 async def start_again(tx: Tx, new_ids: Mapping[UUID, RunId], *, again: bool) -> tuple[dict[UUID, RunId], set[str]]:
@@ -36,8 +31,19 @@ async def start_again(tx: Tx, new_ids: Mapping[UUID, RunId], *, again: bool) -> 
 
     `again` says that an earlier try lost its answer, and may have started them.
     """
-    made = await tx.rows("start_runs_again", ids=list(new_ids.values()), origins=list(new_ids))
-    started, queues = {row["id"] for row in made}, {row["queue"] for row in made}
+    forked = await forks.failed_workflows(tx, list(new_ids))
+    queues: set[str] = set()
+    refused: set[UUID] = set()
+    for origin in sorted(forked):
+        try:
+            queues |= await forks.fork(tx, origin, new_ids[origin], at=None, again=again)
+        except WrongUse as error:
+            log.warning("not retried: %s", error)
+            refused.add(origin)
+    plain = {origin: new_id for origin, new_id in new_ids.items() if origin not in forked}
+    made = await tx.rows("start_runs_again", ids=list(plain.values()), origins=list(plain))
+    started = {row["id"] for row in made} | {new_ids[origin] for origin in forked - refused}
+    queues |= {row["queue"] for row in made}
     if again:
         ids = list(new_ids.values())
         await runs.undo_finished_starts(tx, ids)

@@ -10,15 +10,20 @@ from stepwell.model.run import Claim
 from stepwell.store.pool import Tx
 
 
-async def save(tx: Tx, claim: Claim, state: bytes, *, schema: int) -> int:
-    """The version that it is now."""
-    saved = await tx.rows("save_checkpoint", id=claim.id, claim_id=claim.claim_id, schema=schema, state=state)
+async def save(tx: Tx, claim: Claim, state: bytes, *, schema: int, after: int | None = None) -> tuple[int, bool]:
+    """The version that is there now, and whether this is it: not if it isn't `after`, the last that this attempt
+    saved (None: it saved nothing yet)."""
+    saved = await tx.rows(
+        "save_checkpoint", id=claim.id, claim_id=claim.claim_id, schema=schema, state=state, after=after
+    )
     if saved:
-        return int(saved[0]["version"])
+        return int(saved[0]["version"]), True
     there = await load(tx, claim)
-    if there is not None and there.schema > schema:
+    if there is None:
+        raise ClaimLost(claim.id, claim.attempt)
+    if there.schema > schema:
         raise NewerCheckpoint(claim.id, there.schema, schema)
-    raise ClaimLost(claim.id, claim.attempt)
+    return there.version, False
 
 
 async def load(tx: Tx, claim: Claim) -> Saved | None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from typing import Any
 from uuid import UUID
+
+import msgspec
 
 from stepwell.engine import notes, workers
 from stepwell.engine.runs import CALM
 from stepwell.model.errors import NotFound
-from stepwell.model.explanation import Ended, Explanation, QueueFacts, RunFacts, Surroundings, Taken, explain
+from stepwell.model.explanation import explain
+from stepwell.model.facts import Awaited, Ended, Explanation, QueueFacts, RunFacts, Surroundings, Taken
 from stepwell.model.notes import Progress
+from stepwell.model.pins import pin_of
 from stepwell.model.rate import Rate
 from stepwell.model.states import State
 from stepwell.model.worker import WorkerInfo
@@ -30,6 +36,7 @@ async def explanation(tx: Tx, run_id: UUID) -> Explanation:
         return explain(run, Surroundings(now=found[0]["now"]))
     everyone = await workers.seen(tx)
     holder = None if run.worker is None else await _holder(tx, run.worker, everyone)
+    awaited, in_all, quiet_since = await _awaited(tx, run, found[0]["history_from"])
     around = Surroundings(
         now=found[0]["now"],
         queue=await _queue(tx, run) if run.state in (State.PENDING, State.SCHEDULED) else QueueFacts(),
@@ -42,6 +49,9 @@ async def explanation(tx: Tx, run_id: UUID) -> Explanation:
         services=frozenset(row["service"] for row in await tx.rows("led_services")),
         progress=await _progress(tx, run) if run.state is State.RUNNING else None,
         calm_until=(await tx.rows("calm_until", calm=CALM))[0]["until"],
+        awaited=awaited,
+        awaited_in_all=in_all,
+        quiet_since=quiet_since,
     )
     return explain(run, around)
 
@@ -65,7 +75,29 @@ def _run(row: Row) -> RunFacts:
         finished_at=row["finished_at"],
         error=row["error"],
         worker=row["claimed_by"],
+        kind=row["kind"],
+        pin=pin_of(row["claim_name"] or "") if row["kind"] == "workflow" else None,
+        signals=_json(row["waits_for"]).get("signals", ()),
+        awaits=_json(row["waits_for"]).get("runs", ()),
+        blocked=_json(row["blocked"]) or None,
+        paused_at=row["paused_at"],
+        paused_by=row["paused_by"],
+        pausing=row["pausing"],
     )
+
+
+def _json(stored: bytes | None) -> dict[str, Any]:
+    return {} if stored is None else msgspec.json.decode(stored)
+
+
+async def _awaited(tx: Tx, run: RunFacts, begun: int | None) -> tuple[list[Awaited], int, datetime | None]:
+    """Runs that a workflow waits for, how many, and since when nothing has happened to it."""
+    if run.kind != "workflow" or run.state not in (State.WAITING, State.PAUSED):
+        return [], 0, None
+    found = await tx.rows("awaited_runs", id=run.id, begun=begun or 1, names=list(run.awaits), most=MOST, limit=HOLDERS)
+    last = await tx.rows("last_event", id=run.id)
+    awaited = [Awaited(row["id"], row["name"], State(row["state"])) for row in found]
+    return awaited, found[0]["runs"] if found else 0, last[0]["at"] if last else None
 
 
 async def _progress(tx: Tx, run: RunFacts) -> Progress | None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from stepwell.model.queue import Limits, QueueInfo
+from stepwell.model.queue import COUNTED, Limits, QueueInfo
 from stepwell.model.rate import Rate
 from stepwell.store.pool import Row, Tx
 
 
 async def set_limits(tx: Tx, name: str, limits: Limits, *, sets: Collection[str]) -> None:
-    """Set those limits of a queue that `sets` names. To be followed by `count_in`, in a transaction of its own."""
+    """Set those limits of a queue that `sets` names. What is running there counts at once.
+
+    In a transaction: until it ends nobody claims from that queue. To be followed by `count_in`, after its commit.
+    """
     rate = limits.rate
     await tx.rows(
         "set_queue",
@@ -22,10 +25,14 @@ async def set_limits(tx: Tx, name: str, limits: Limits, *, sets: Collection[str]
         keep=limits.keep,
         sets=sorted(sets),
     )
+    await count_in(tx, name)
 
 
 async def count_in(tx: Tx, name: str) -> None:
-    """What is running in a queue that has just got a limit counts against it."""
+    """What is running in a queue that has just got a limit counts against it.
+
+    Once more after the commit: a claim may have been on its way that knew of no limit.
+    """
     await tx.rows("count_in", name=name)
 
 
@@ -41,7 +48,7 @@ async def resume(tx: Tx, name: str) -> bool:
 
 async def seen(tx: Tx, name: str | None = None) -> list[QueueInfo]:
     """Every queue with settings or live runs, by name; or that one, if it is."""
-    return [_info(row) for row in await tx.rows("queues_seen", name=name)]
+    return [_info(row) for row in await tx.rows("queues_seen", name=name, most=COUNTED)]
 
 
 def _info(row: Row) -> QueueInfo:

@@ -4,23 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import msgspec
 
 from stepwell.engine import notes
 from stepwell.model.errors import NotFound
+from stepwell.model.pins import plain_name
 from stepwell.model.run import Attempt, Filter, Finished, Page, RunInfo
 from stepwell.model.states import State
 from stepwell.store import rows
-from stepwell.store.pool import Tx
+from stepwell.store.pool import Row, Tx
+
+_LISTS = {frozenset({State.FAILED}): "list_failed_runs", frozenset({State.RUNNING}): "list_running_runs"}
+"""States whose runs have an index of their own, which only a statement that names them can use."""
 
 
 async def run_info(tx: Tx, run_id: UUID) -> RunInfo:
     found = await tx.rows("run_by_id", id=run_id)
     if not found:
         raise NotFound("id", str(run_id))
-    return rows.run_info(found[0])
+    info = rows.run_info(found[0])
+    if info.kind != "workflow":
+        return info
+    began = await tx.rows("first_version", id=run_id)
+    return replace(info, version=began[0]["version"] if began else None)
 
 
 async def id_by_key(tx: Tx, key: str) -> UUID:
@@ -40,10 +49,12 @@ async def attempts(tx: Tx, run_id: UUID) -> list[Attempt]:
 
 async def finished(tx: Tx, ids: Sequence[UUID], *, recent: bool = False) -> list[Finished]:
     """Those of these runs that have finished; in the last hour, if asked so, which is the cheaper question."""
-    return [
-        Finished(row["id"], row["name"], State(row["state"]), row["result"], rows.error(row["error"]), row["attempt"])
-        for row in await tx.rows("recent_results" if recent else "results", ids=list(ids))
-    ]
+    return [_finished(row) for row in await tx.rows("recent_results" if recent else "results", ids=list(ids))]
+
+
+def _finished(row: Row) -> Finished:
+    state, error = State(row["state"]), rows.error(row["error"])
+    return Finished(row["id"], plain_name(row["name"]), state, row["result"], error, row["attempt"])
 
 
 async def existing(tx: Tx, ids: Sequence[UUID]) -> set[UUID]:
@@ -51,19 +62,25 @@ async def existing(tx: Tx, ids: Sequence[UUID]) -> set[UUID]:
     return {row["id"] for row in await tx.rows("existing_runs", ids=list(ids))}
 
 
+def packed(which: Filter) -> dict[str, Any]:
+    """A filter as statements take it."""
+    return {
+        "states": None if which.states is None else [state.value for state in which.states],
+        "name": which.name,
+        "queue": which.queue,
+        "kind": which.kind,
+        "tags": None if which.tags is None else msgspec.json.encode(which.tags),
+        "error": which.error,
+        "since": which.since,
+    }
+
+
 async def page(tx: Tx, which: Filter, *, limit: int, after: UUID | None) -> Page:
     """Newest first, one row more than is shown, to know whether there is another page."""
-    found = await tx.rows(
-        "list_runs",
-        after=after,
-        states=None if which.states is None else [state.value for state in which.states],
-        name=which.name,
-        queue=which.queue,
-        kind=which.kind,
-        tags=None if which.tags is None else msgspec.json.encode(which.tags),
-        error=which.error,
-        since=which.since,
-        limit=limit + 1,
-    )
+    values = packed(which)
+    name = _LISTS.get(frozenset(which.states or ()), "list_runs")
+    if name != "list_runs":
+        del values["states"]
+    found = await tx.rows(name, after=after, limit=limit + 1, **values)
     items = [rows.run_info(row) for row in found[:limit]]
     return Page(items, items[-1].id if len(found) > limit else None)

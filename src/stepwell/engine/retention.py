@@ -16,6 +16,11 @@ KEEP_REPEATED = timedelta(days=2)
 """Far longer than any word can be on its way to the server."""
 
 
+async def may_change_tables(tx: Tx) -> bool:
+    """Whether this role can make the tables of days, and drop them."""
+    return bool((await tx.rows("may_change_tables"))[0]["may"])
+
+
 async def make_partitions(tx: Tx) -> int:
     """How many were missing."""
     return int((await tx.rows("make_partitions", ahead=AHEAD))[0]["made"])
@@ -32,10 +37,15 @@ async def forget_keys(tx: Tx, *, limit: int) -> int:
 
 async def drop_old_days(tx: Tx, keep: timedelta) -> list[str]:
     """Drop the partitions of days that are past their time; those that could be dropped without anyone waiting."""
-    dropped = []
+    dropped: list[str] = []
+    in_use: set[str] = set()
     for row in await tx.rows("old_partitions", keep=keep):
+        if row["parent"] in in_use:
+            continue  # who reads it reads all its days: each try would hold up those who write, for nothing
         if (await tx.rows("drop_partition", parent=row["parent"], part=row["part"]))[0]["dropped"]:
             dropped.append(str(row["part"]))
+        else:
+            in_use.add(row["parent"])
     return dropped
 
 

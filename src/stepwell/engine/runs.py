@@ -14,15 +14,16 @@ heard of the last claims is promoted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
 from uuid import UUID
 
 from stepwell.model.errors import AlreadyFinished, KeyConflict, NotFinished, NotFound, Unavailable
 from stepwell.model.ids import ClaimId, RunId, WorkerId
 from stepwell.model.outcome import Completed, Outcome
-from stepwell.model.run import OVERDUE, Claim, Claimed, ClaimedLimited, Exchanged, Order, Wanted
-from stepwell.model.start import Start
+from stepwell.model.pins import claim_name
+from stepwell.model.run import OVERDUE, Cancelled, Claim, Claimed, ClaimedLimited, Exchanged, Order, Wanted
+from stepwell.model.start import Start, first_by_key
 from stepwell.model.states import State
 from stepwell.model.word import Word
 from stepwell.store import copying, rows
@@ -32,6 +33,8 @@ CALM = timedelta(seconds=3)
 """No claim is lost so soon after the server came up: those who could not reach it renew first."""
 AGEING = timedelta(seconds=1)
 """What a run has to wait, for each step of priority between it and the most urgent, to be as urgent as that."""
+MOST = 5_000
+"""Runs of one statement: enough to be fast, and a bound on what one call can hold up."""
 KEYS = 200
 """Limit keys of a queue that have their turn in one claim."""
 KEEP_KEYS = timedelta(days=30)
@@ -49,7 +52,7 @@ async def start(tx: Tx, starts: Sequence[Start]) -> list[RunId]:
     started = await tx.rows(
         "start_runs",
         ids=[each.id for each in starts],
-        names=[each.terms.name for each in starts],
+        names=[claim_name(each.terms.name, each.terms.pin) for each in starts],
         queues=[each.terms.queue for each in starts],
         priorities=[each.terms.priority for each in starts],
         states=["scheduled" if each.terms.is_delayed else "pending" for each in starts],
@@ -69,11 +72,33 @@ async def start(tx: Tx, starts: Sequence[Start]) -> list[RunId]:
         keeps=[each.terms.keep for each in starts],
         parent_ids=[each.terms.parent_id for each in starts],
         root_ids=[each.terms.root_id for each in starts],
+        kinds=[each.terms.kind for each in starts],
+        nodes=[each.node for each in starts],
         keep_keys=KEEP_KEYS,
     )
     if len(started) == len(starts):
         return [each.id for each in starts]
     return await _existing(tx, starts)
+
+
+async def start_all(tx: Tx, starts: Sequence[Start]) -> list[RunId]:
+    """The same, of any number: in as many statements as it takes that none of them holds others up."""
+    ids: list[RunId] = []
+    for first in range(0, len(starts), MOST):
+        ids += await start(tx, starts[first : first + MOST])
+    return ids
+
+
+async def once_for_each_key(
+    starts: Sequence[Start], start: Callable[[Sequence[Start]], Awaitable[list[RunId]]]
+) -> list[RunId]:
+    """Starts with the same key lead to the same run: only the first of them is started."""
+    first = first_by_key(starts)
+    if not first:
+        return await start(starts)
+    unique = [each for each in starts if each.key is None or first[each.key] is each]
+    ids = dict(zip((each.id for each in unique), await start(unique), strict=True))
+    return [ids[each.id if each.key is None else first[each.key].id] for each in starts]
 
 
 async def start_one(tx: Tx, start: Start, word: Word | None = None) -> bool:
@@ -95,6 +120,36 @@ async def start_one(tx: Tx, start: Start, word: Word | None = None) -> bool:
         word=word and word.text,
     )
     return bool(made and made[0]["said"])
+
+
+async def start_claimed(tx: Tx, starts: Sequence[Start], worker: WorkerId, claim_id: ClaimId) -> list[Claim]:
+    """-> running, or pending where its worker may not take it: plain starts of a workflow's own worker."""
+    made = await tx.rows(
+        "start_claimed_runs",
+        ids=[each.id for each in starts],
+        names=[each.terms.name for each in starts],
+        queues=[each.terms.queue for each in starts],
+        priorities=[each.terms.priority for each in starts],
+        inputs=[each.input for each in starts],
+        tags=[each.terms.tags for each in starts],
+        retries=[each.terms.retry for each in starts],
+        timeouts=[each.terms.timeout for each in starts],
+        parent_ids=[each.terms.parent_id for each in starts],
+        root_ids=[each.terms.root_id for each in starts],
+        nodes=[each.node for each in starts],
+        worker=worker,
+        claim_id=claim_id,
+    )
+    taken = {row["id"] for row in made if row["state"] == State.RUNNING}
+    return [_claimed(each, claim_id) for each in starts if each.id in taken]
+
+
+def _claimed(start: Start, claim_id: ClaimId) -> Claim:
+    terms = start.terms
+    return Claim(
+        claim_id, start.id, terms.name, terms.queue, terms.priority, 1, 0, start.input, terms.retry, terms.timeout,
+        None, terms.tags, terms.root_id, node=start.node, parent_id=terms.parent_id,
+    )  # fmt: skip
 
 
 async def start_plain(tx: Transaction, starts: Iterable[Start]) -> None:
@@ -169,7 +224,7 @@ async def debounce(tx: Tx, start: Start) -> RunId:
 
 async def start_again(tx: Tx, origin: UUID, new_id: RunId) -> str:
     """-> pending: a new run with the input of a finished one; its queue."""
-    started = await tx.rows("start_run_again", id=new_id, origin=origin)
+    started = await tx.rows("start_runs_again", ids=[new_id], origins=[origin])
     if started:
         return str(started[0]["queue"])
     found = await tx.rows("run_by_id", id=origin)
@@ -219,9 +274,11 @@ async def claim_limited(tx: Tx, wanted: Wanted, claim_id: ClaimId) -> ClaimedLim
         alone=wanted.alone,
         keys=KEYS,
         claim_id=claim_id,
+        ageing=AGEING,
     )
     first = taken[0]
-    return ClaimedLimited(rows.claims(taken, claim_id, first=1) if first["id"] is not None else [], first["again"])
+    claims = rows.claims(taken, claim_id, first=2) if first["id"] is not None else []
+    return ClaimedLimited(claims, first["again"], first["further"])
 
 
 async def exchange(
@@ -281,13 +338,15 @@ async def overdue(tx: Tx, *, limit: int) -> list[UUID]:
 
 async def next_due(tx: Tx) -> timedelta | None:
     """How long until a run is due or expires."""
-    seconds = (await tx.rows("next_due"))[0]["seconds"]
-    return None if seconds is None else timedelta(seconds=seconds)
+    found = await tx.rows("next_due")
+    return timedelta(seconds=found[0]["seconds"]) if found else None
 
 
-async def cancel(tx: Tx, ids: Sequence[UUID]) -> list[UUID]:
-    """scheduled, waiting, pending, running, paused -> cancelled; those that moved."""
-    return [row["id"] for row in await tx.rows("cancel_runs", ids=sorted(ids))]
+async def cancel(tx: Tx, ids: Sequence[UUID], *, force: bool = False) -> dict[UUID, Cancelled]:
+    """scheduled, waiting, pending, running, paused -> cancelled; those that moved. A workflow that has begun does not,
+    unless by force."""
+    moved = await tx.rows("cancel_runs", ids=sorted(ids), force=force)
+    return {row["id"]: Cancelled(row["freed"], row["parts"]) for row in moved}
 
 
 async def refuse_finished(tx: Tx, run_id: UUID) -> None:
@@ -302,13 +361,7 @@ async def refuse_finished(tx: Tx, run_id: UUID) -> None:
 async def lock_lost_claims(tx: Tx, *, limit: int, calm: timedelta = CALM) -> list[Claim]:
     """Claims whose worker holds no lease any more, locked for as long as the transaction lasts."""
     lost = await tx.rows("lock_lost_claims", limit=limit, calm=calm)
-    return [rows.claim(row) for row in lost]
-
-
-async def held(tx: Tx, worker: WorkerId, claim_ids: Sequence[ClaimId] | None = None) -> list[Claim]:
-    """What the table says a worker holds, of these claims or at all: bare claims."""
-    if claim_ids is None:
-        found = await tx.rows("held_claims", worker=worker)
-    else:
-        found = await tx.rows("held_of_claims", worker=worker, claim_ids=claim_ids)
-    return [Claim.bare(RunId(row["id"]), ClaimId(row["claim_id"]), row["queue"], row["attempt"]) for row in found]
+    claims = [rows.claim(row) for row in lost]
+    for claim, row in zip(claims, lost, strict=True):
+        claim.turn = row["turn"]
+    return claims

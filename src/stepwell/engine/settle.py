@@ -11,16 +11,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, assert_never
-from uuid import UUID
 
 import msgspec
 
+from stepwell.engine import workflows
 from stepwell.engine.runs import by_id
 from stepwell.model.errors import StepwellError
 from stepwell.model.ids import RunId
-from stepwell.model.outcome import Completed, Failed, Move, Outcome, Released, Repeated, Retried, Snoozed, decide
+from stepwell.model.outcome import (
+    Completed,
+    Failed,
+    Move,
+    Outcome,
+    Released,
+    Repeated,
+    Retried,
+    Snoozed,
+    Waiting,
+    decide,
+)
 from stepwell.model.retry import Retry
 from stepwell.model.run import Claim, Reason
+from stepwell.model.turn import Consequences
 from stepwell.store.pool import Tx
 from stepwell.store.rows import stored_error, stored_usage
 
@@ -35,6 +47,10 @@ class Batch:
     columns: dict[str, list[Any]] = field(default_factory=dict)
     wakes: set[str] = field(default_factory=set)
     """The queues that have work again once it is spoken."""
+    turns: bool = False
+    """Whether there may be workflows among them."""
+    parts: bool = False
+    """Whether there is more to it: the end of a run that its parent waits for, or of a workflow."""
 
     @property
     def soonest(self) -> timedelta | None:
@@ -42,6 +58,8 @@ class Batch:
         return min(self.columns["delays"]) if "delays" in self.columns else None
 
     def add(self, claim: Claim, **values: Any) -> None:
+        self.turns = self.turns or claim.turn
+        self.parts = self.parts or claim.node is not None or claim.turn
         for name, value in {"ids": claim.id, "claim_ids": claim.claim_id, **values}.items():
             self.columns.setdefault(name, []).append(value)
 
@@ -55,13 +73,18 @@ class Settled:
     wakes: set[str] = field(default_factory=set)
     soonest: timedelta | None = None
     """How soon the first that was put off is due again."""
+    beyond: Consequences = field(default_factory=Consequences)
+    """What followed from it for others."""
 
 
 FINISHING = frozenset({"complete_runs", "fail_runs"})
 
 
-def plan(settlements: Sequence[Settlement], *, noise: Callable[[], float] = random.random) -> list[Batch]:
-    """The statements that settle these, in one order for everyone: two settlers hardly ever wait in a circle."""
+def plan(
+    settlements: Sequence[Settlement], *, noise: Callable[[], float] = random.random, told: bool = False
+) -> list[Batch]:
+    """The statements that settle these, in one order for everyone: two settlers hardly ever wait in a circle. With
+    `told`, whoever waits for them knows already."""
     batches: dict[str, Batch] = {}
     completed: list[tuple[Claim, bytes]] = []
     for claim, outcome in sorted(settlements, key=by_id):
@@ -75,16 +98,18 @@ def plan(settlements: Sequence[Settlement], *, noise: Callable[[], float] = rand
             "claim_ids": [claim.claim_id for claim, _ in completed],
             "results": [result for _, result in completed],
             "usages": [stored_usage(claim.usage) for claim, _ in completed],
-        })  # fmt: skip
+        }, parts=not told and any(claim.node is not None for claim, _ in completed))  # fmt: skip
     return [batches[name] for name in sorted(batches)]
 
 
 def _move(claim: Claim, outcome: Outcome, noise: float) -> Move:
+    if isinstance(outcome, Waiting):
+        raise AssertionError("a turn is written by itself")
     if not isinstance(outcome, Failed):
         return outcome
     try:
         retry = Retry.unpacked(msgspec.json.decode(claim.retry))
-    except (StepwellError, TypeError, ValueError) as error:
+    except (AttributeError, StepwellError, TypeError, ValueError) as error:
         # One row that cannot be read must not stop the others of its batch, pass after pass.
         unread = f"{outcome.error.message}\n(and its retry policy cannot be read: {error})"
         return Failed(replace(outcome.error, message=unread, reason=Reason.GAVE_UP))
@@ -116,7 +141,8 @@ def _add(batches: dict[str, Batch], claim: Claim, move: Move) -> None:
 
 
 async def apply(tx: Tx, batches: Sequence[Batch]) -> Settled:
-    """running -> completed, failed, scheduled or pending: as planned."""
+    """running -> completed, failed, scheduled or pending: as planned. In a transaction, if there are several
+    statements or one of them has `parts`."""
     settled = Settled()
     for batch in batches:
         moved = [RunId(row["id"]) for row in await tx.rows(batch.statement, **batch.columns)]
@@ -126,10 +152,7 @@ async def apply(tx: Tx, batches: Sequence[Batch]) -> Settled:
         settled.soonest = min(delays, default=None)
         if batch.statement in FINISHING:
             settled.finished += moved
+            if batch.parts:
+                await workflows.ended_from_outside(tx, moved, settled.beyond, turns=batch.turns)
+    settled.wakes |= settled.beyond.wakes
     return settled
-
-
-async def already_settled(tx: Tx, claims: Sequence[Claim]) -> set[UUID]:
-    """Of claims whose settling lost its answer, those that it did settle."""
-    ids, claim_ids = [each.id for each in claims], list({each.claim_id for each in claims})
-    return {row["id"] for row in await tx.rows("settled_claims", ids=ids, claim_ids=claim_ids)}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from uuid import UUID
+
+import msgspec
 
 from stepwell.model.ids import WorkerId
 from stepwell.model.worker import Sample, Vitals, WorkerInfo
@@ -32,6 +34,8 @@ class Identity:
     slots: int
     names: Sequence[str] | None = None
     """The definitions that it knows."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Of its workflows, by name."""
 
 
 async def renew(tx: Tx, who: Identity, lease: timedelta) -> None:
@@ -45,6 +49,7 @@ async def renew(tx: Tx, who: Identity, lease: timedelta) -> None:
         queues=who.queues,
         names=who.names,
         slots=who.slots,
+        versions=msgspec.json.encode(who.versions),
         lease=lease,
     )
 
@@ -88,6 +93,7 @@ def _info(row: Row, samples: list[Sample]) -> WorkerInfo:
         stopped_at=row["stopped_at"],
         lease_left=row["lease_left"],
         samples=samples,
+        versions=None if row["versions"] is None else msgspec.json.decode(row["versions"]),
     )
 
 

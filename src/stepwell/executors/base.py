@@ -22,7 +22,7 @@ MESSAGE_LIMIT = 10_000
 TRACEBACK_LIMIT = 65_536
 
 _PACKAGE = Path(__file__).parent.parent
-_OWN_CODE = tuple(f"{_PACKAGE / part}{os.sep}" for part in ("executors", "worker"))
+_OWN_CODE = tuple(f"{_PACKAGE / part}{os.sep}" for part in ("executors", "worker", "replay"))
 
 
 class Body(Protocol):

@@ -44,7 +44,7 @@ from stepwell.executors.base import (
 from stepwell.executors.frames import LENGTHS, Call, Ended, Failure, Reply, Start, Target, ToChild
 from stepwell.executors.telling import Telling
 from stepwell.model.errors import NotDecodable, NotEncodable
-from stepwell.model.raised import Snooze
+from stepwell.model.raised import Snooze, delay_of
 
 Calls = SimpleQueue[tuple[Call, bytes]]
 
@@ -117,7 +117,7 @@ def _answer(target: Target, input: bytes, telling: Telling) -> tuple[Ended, byte
     took, peak = _cpu() - began, _peak()
     if isinstance(reply, bytes):
         return Ended(None, took, peak, 0), reply
-    return Ended(_failure(reply), took, peak, 0), b""
+    return Ended(_failure(_checked(reply)), took, peak, 0), b""
 
 
 def _reply(target: Target, input: bytes, telling: Telling) -> bytes | BaseException:
@@ -169,6 +169,16 @@ async def _awaited(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         return _Raised(contained(error))
 
 
+def _checked(error: BaseException) -> BaseException:
+    """A Snooze whose delay is none fails the attempt for that."""
+    try:
+        if isinstance(error, Snooze):
+            delay_of(error)
+    except BaseException as wrong:
+        return contained(wrong)
+    return error
+
+
 def _failure(error: BaseException) -> Failure:
     return Failure(
         types=type_names(error),
@@ -182,7 +192,7 @@ def _failure(error: BaseException) -> Failure:
 def _facts(error: BaseException) -> dict[str, Any]:
     match error:
         case Snooze():
-            return {"delay": error.delay.total_seconds()}
+            return {"delay": delay_of(error).total_seconds()}
         case BodyExited(type=name, message=message):
             return {"type": name, "message": message}
         case NotEncodable(where=where, reason=reason) | NotDecodable(where=where, reason=reason):

@@ -212,8 +212,8 @@ def _hand_on(frame: FromChild, body: bytes, here: Running, inside: Inside) -> No
 async def _replied(ask: Ask, state: bytes, here: Running, inside: Inside) -> tuple[Reply, bytes]:
     try:
         if ask.verb == "save":
-            return Reply(ask.number, version=await inside.save(here.claim, state, ask.schema)), b""
-        saved = await inside.load(here.claim)
+            return Reply(ask.number, version=await inside.save(here, state, ask.schema)), b""
+        saved = await inside.load(here)
         if saved is None:
             return Reply(ask.number), b""
         return Reply(ask.number, version=saved.version, schema=saved.schema), saved.state

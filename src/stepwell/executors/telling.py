@@ -19,10 +19,10 @@ from uuid import UUID
 
 import msgspec
 
-from stepwell.context import Running
+from stepwell.context import Running, noted
 from stepwell.executors.frames import Alive, Ask, Ended, FromChild, Line, Reply, Step, pack
 from stepwell.model.errors import ClaimLost, NewerCheckpoint, StepwellError, Unavailable
-from stepwell.model.notes import Noted, Saved
+from stepwell.model.notes import Saved
 
 T = TypeVar("T")
 
@@ -63,18 +63,18 @@ class Telling:
 
     def progress(self, here: Running, step: str, done: float, total: float | None, detail: bytes | None) -> None:
         with self._lock:
-            if here is self._here and _noted(here).takes_step(step):
+            if here is self._here and noted(here).takes_step(step):
                 self._steps[step] = _frame(Step(step, done, total), detail or b"")
         self._stir()
 
     def line(self, here: Running, level: str, logger: str, message: str) -> None:
         with self._lock:
-            if here is self._here and _noted(here).takes_line(len(message.encode())):
+            if here is self._here and noted(here).takes_line(len(message.encode())):
                 self._connection.sendall(b"".join(_frame(Line(level, logger, message))))
 
     def leave_out(self, here: Running, lines: int) -> None:
         """The parent hears of it when the call ends."""
-        _noted(here).dropped += lines
+        noted(here).dropped += lines
 
     def _stir(self) -> None:
         if self._thread is None:
@@ -102,22 +102,22 @@ class Telling:
 
     # -- what it asks
 
-    async def save(self, claim: object, state: bytes, schema: int) -> int:
-        reply, _ = await self._ask(claim, Ask(next(self._numbers), "save", schema), state)
+    async def save(self, here: Running, state: bytes, schema: int) -> int:
+        reply, _ = await self._ask(here, Ask(next(self._numbers), "save", schema), state)
         return reply.version or 0
 
-    async def load(self, claim: object) -> Saved | None:
-        reply, state = await self._ask(claim, Ask(next(self._numbers), "load", 0))
+    async def load(self, here: Running) -> Saved | None:
+        reply, state = await self._ask(here, Ask(next(self._numbers), "load", 0))
         return None if reply.version is None else Saved(reply.version, reply.schema or 0, state)
 
     def wait_for(self, asked: Coroutine[Any, Any, T]) -> T:
         return asyncio.run(asked)
 
-    async def _ask(self, claim: object, ask: Ask, state: bytes = b"") -> tuple[Reply, bytes]:
+    async def _ask(self, here: Running, ask: Ask, state: bytes = b"") -> tuple[Reply, bytes]:
         future = self._replies[ask.number] = Future[tuple[Reply, bytes]]()
         try:
             with self._lock:
-                if self._here is None or self._here.claim is not claim:
+                if self._here is None or self._here.claim is not here.claim:
                     raise Unavailable("the call that asks has ended")
                 self._connection.sendall(b"".join(_frame(ask, state)))
             reply, body = await asyncio.wrap_future(future)
@@ -136,12 +136,6 @@ class Telling:
 
 def _frame(frame: FromChild, body: bytes = b"") -> list[bytes]:
     return pack(msgspec.json.encode(frame), body)
-
-
-def _noted(here: Running) -> Noted:
-    if here.noted is None:
-        here.noted = Noted()
-    return here.noted
 
 
 def _rebuilt(name: str, facts: dict[str, Any]) -> StepwellError:

@@ -3,10 +3,14 @@
 StepwellError
 ├── UsageError        the caller's code is wrong; raised at the call, nothing was written
 │   ├── WrongUse   DuplicateName   UnknownName   NotEncodable   NotDecodable   InvalidSetting   KeyConflict
+│   ├── NotDurable
 ├── StateError        the row is not where the caller believed
 │   ├── NotFound   AlreadyFinished   NotFinished   ClaimLost   NewerCheckpoint
 ├── RunUnsuccessful   what run.result() raises
-│   ├── RunFailed   RunCancelled   RunExpired
+│   ├── RunFailed   StepFailed   RunCancelled   RunExpired
+├── UpdateRejected    what run.update() raises
+│   ├── UpdateFailed
+├── Nondeterminism    a workflow's code does not fit its history
 ├── SchemaError       the database's schema and this code do not fit
 └── Unavailable       the database is away; safe to try again
 """
@@ -137,6 +141,29 @@ class NotFinished(StateError):
 
 
 @dataclass(eq=False)
+class NotDurable(UsageError):
+    """A workflow cannot use {what}: told again after a crash, it would not come out the same ({line}). {remedy}"""
+
+    what: str
+    line: str
+    remedy: str = "Do it in a step or a task, and await that."
+
+
+@dataclass(eq=False)
+class Nondeterminism(StepwellError):
+    """The code of {name} does not fit the history of run {run_id}: where that has {recorded} (event {idx}), the code
+    does {new} ({line}). The run waits, unharmed, for code that fits: bring the old code back, or guard the new with
+    workflow.patched("…")."""
+
+    run_id: UUID
+    name: str
+    idx: int
+    recorded: str
+    new: str
+    line: str
+
+
+@dataclass(eq=False)
 class ClaimLost(StateError):
     """Attempt {attempt} of run {run_id} lost its claim: drop the work, do not repeat the write."""
 
@@ -169,6 +196,11 @@ class RunFailed(RunUnsuccessful):
 
 
 @dataclass(eq=False)
+class StepFailed(RunFailed):
+    """Step {name} of {run_id} failed at attempt {attempt} ({reason}): {type}: {message}"""
+
+
+@dataclass(eq=False)
 class RunCancelled(RunUnsuccessful):
     """{name} {run_id} was cancelled."""
 
@@ -182,6 +214,21 @@ class RunExpired(RunUnsuccessful):
 
     run_id: UUID
     name: str
+
+
+@dataclass(eq=False)
+class UpdateRejected(StepwellError):
+    """Run {run_id} refused the update {name!r}: {type}: {message}"""
+
+    run_id: UUID
+    name: str
+    type: str
+    message: str
+
+
+@dataclass(eq=False)
+class UpdateFailed(UpdateRejected):
+    """The update {name!r} of run {run_id} failed: {type}: {message}"""
 
 
 @dataclass(eq=False)

@@ -1,4 +1,4 @@
-"""Why a run is where it is: facts in, reasons out.
+"""Why a run is where it is: facts in, causes out.
 
 Nothing here asks anything. What is known of a run and of what stands around it is gathered at one moment, by the
 database's clock, and the moment is one of the facts.
@@ -6,167 +6,38 @@ database's clock, and the moment is one of the facts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from enum import StrEnum
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from typing import Any
-from uuid import UUID
 
-from stepwell.model.notes import Progress
-from stepwell.model.rate import Rate
+from stepwell.model.facts import Cause, Ended, Explanation, QueueFacts, RunFacts, Surroundings, Taken, Why
 from stepwell.model.states import State
-from stepwell.model.telling import ago, ahead, among, at, nth, since
+from stepwell.model.wording import ago, ahead, among, at, nth, since
 from stepwell.model.worker import WorkerInfo
+from stepwell.model.workflow_causes import paused, pinned, turn, waits
+
+__all__ = ["Cause", "Ended", "Explanation", "QueueFacts", "RunFacts", "Surroundings", "Taken", "Why", "explain"]
 
 REAPED_WITHIN = LOOKED_WITHIN = timedelta(seconds=5)
 """How often the reaper looks, and a worker that heard nothing."""
 
 
-class Why(StrEnum):
-    """What a cause is, for programs: a closed set, so that nobody parses texts."""
-
-    FINISHED = "finished"
-    RUNNING = "running"
-    LEASE_EXPIRED = "lease_expired"
-    NOT_DUE = "not_due"
-    OVERDUE = "overdue"
-    WAITING = "waiting"
-    RUN_PAUSED = "run_paused"
-    QUEUE_PAUSED = "queue_paused"
-    QUEUE_NOT_SERVED = "queue_not_served"
-    NAME_NOT_KNOWN = "name_not_known"
-    MUST_BE_ALONE = "must_be_alone"
-    CAP_FULL = "cap_full"
-    KEY_CAP_FULL = "key_cap_full"
-    RATE_SPENT = "rate_spent"
-    SLOTS_FULL = "slots_full"
-    IN_LINE = "in_line"
-    NEXT = "next"
-    EXPIRES = "expires"
-    DEADLINE = "deadline"
-
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """One reason: what it is for programs, what it means for people, and the facts it rests on."""
-
-    code: Why
-    text: str
-    facts: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """Why a run is where it is. The first reason is the one to mend first."""
-
-    run_id: UUID
-    name: str
-    queue: str
-    state: State
-    limit_key: str | None
-    deadline_at: datetime | None
-    """As long as it is not finished."""
-    reasons: list[Cause]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFacts:
-    id: UUID
-    name: str
-    queue: str
-    state: State
-    attempt: int = 0
-    failures: int = 0
-    alone: bool = False
-    limit_key: str | None = None
-    debounced: bool = False
-    created_at: datetime
-    due_at: datetime | None = None
-    expires_at: datetime | None = None
-    deadline_at: datetime | None = None
-    started_at: datetime | None = None
-    finished_at: datetime | None = None
-    error: str | None = None
-    """Of a run that failed: type and message."""
-    worker: UUID | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """How the last attempt ended, of a run that has not finished."""
-
-    attempt: int
-    outcome: str
-    error: str | None
-    at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """Places of a limit, and some of the runs that hold them."""
-
-    limit: int | None = None
-    held: int = 0
-    holders: Sequence[UUID] = ()
-
-    @property
-    def is_full(self) -> bool:
-        return self.limit is not None and self.held >= self.limit
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueFacts:
-    paused_at: datetime | None = None
-    paused_by: str | None = None
-    places: Taken = Taken()
-    key_places: Taken = Taken()
-    rate: Rate | None = None
-    spent_until: datetime | None = None
-    """If the rate is spent."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """Everything but the run itself, at the moment `now`."""
-
-    now: datetime
-    queue: QueueFacts = field(default_factory=QueueFacts)
-    workers: Sequence[WorkerInfo] = ()
-    """The live ones."""
-    lone: Mapping[UUID, UUID] = field(default_factory=dict)
-    """Of the workers that run a run that must be alone: which one."""
-    ahead: int = 0
-    most_ahead: int = 10_000
-    """How far was counted."""
-    ended: Ended | None = None
-    holder: WorkerInfo | None = None
-    """Who has claimed it, if there is such a worker."""
-    services: frozenset[str] = frozenset()
-    """Those that a worker leads now."""
-    calm_until: datetime | None = None
-    """Nobody is reaped before: the server has just come up."""
-    progress: Progress | None = None
-    """What its body said last."""
-
-
 def explain(run: RunFacts, around: Surroundings) -> Explanation:
-    """Every reason that holds, the most telling first."""
+    """Every cause that holds, the most telling first."""
     match run.state:
         case State.RUNNING:
-            reasons = [_running(run, around), *_limits_of_time(run, around)]
+            causes = [_running(run, around), *_limits_of_time(run, around)]
         case State.PENDING:
-            reasons = [*_pending(run, around), *_limits_of_time(run, around)]
+            causes = [*_pending(run, around), *_limits_of_time(run, around)]
         case State.SCHEDULED:
-            reasons = [_scheduled(run, around), *_nobody(run, around), *_limits_of_time(run, around)]
+            causes = [_scheduled(run, around), *_nobody(run, around), *_limits_of_time(run, around)]
         case State.WAITING:
-            reasons = [_waiting(run, around), *_limits_of_time(run, around)]
+            causes = [*(waits(run, around) or [_waiting(run, around)]), *_limits_of_time(run, around)]
         case State.PAUSED:
-            text = "it is paused: it goes on when it is resumed"
-            reasons = [Cause(Why.RUN_PAUSED, text, {}), *_limits_of_time(run, around)]
+            causes = [paused(run, around), *waits(run, around), *_limits_of_time(run, around)]
         case _:
-            reasons = [_finished(run, around)]
-    return Explanation(run.id, run.name, run.queue, run.state, run.limit_key, run.deadline_at, reasons)
+            causes = [_finished(run, around)]
+    return Explanation(run.id, run.name, run.queue, run.state, run.limit_key, run.deadline_at, causes)
 
 
 # -- pending
@@ -188,7 +59,7 @@ def _pending(run: RunFacts, around: Surroundings) -> Iterator[Cause]:
 
 
 def _able(run: RunFacts, around: Surroundings) -> list[WorkerInfo]:
-    return [each for each in around.workers if each.serves(run.queue) and each.knows(run.name)]
+    return [each for each in around.workers if each.serves(run.queue) and each.knows(run.name, run.pin)]
 
 
 def _nobody(run: RunFacts, around: Surroundings) -> Iterator[Cause]:
@@ -203,6 +74,8 @@ def _nobody(run: RunFacts, around: Surroundings) -> Iterator[Cause]:
         yield _not_served(run, around)
     elif not any(each.knows(run.name) for each in serving):
         yield _not_known(run, around, serving)
+    elif run.pin is not None and not any(each.knows(run.name, run.pin) for each in serving):
+        yield pinned(run, serving)
 
 
 def _not_served(run: RunFacts, around: Surroundings) -> Cause:
@@ -312,8 +185,9 @@ def _running(run: RunFacts, around: Surroundings) -> Cause:
     facts |= {"name": holder.name, "host": holder.host, "pid": holder.pid, "lease_until": holder.lease_until}
     who = f"{holder.name} (host {holder.host}, pid {holder.pid})"
     if holder.state == "live":
-        running = f"it runs on {who} since {at(started)}, {since(around.now - started)}, attempt {run.attempt}"
-        return Cause(Why.RUNNING, running + _progress(around), facts | {"progress": around.progress})
+        runs = "it runs" if run.kind != "workflow" else "it is in a turn"
+        running = f"{runs} on {who} since {at(started)}, {since(around.now - started)}, attempt {run.attempt}"
+        return Cause(Why.RUNNING, running + _progress(around) + turn(run), facts | {"progress": around.progress})
     ended = f"{at(holder.lease_until)}, {ago(around.now - holder.lease_until)}"
     lost = "left" if holder.state == "stopped" else "is lost: its lease ended"
     return Cause(Why.LEASE_EXPIRED, f"its worker {who} {lost} {ended}; {_reaped(around)}", facts)

@@ -42,7 +42,11 @@ def new_run_id() -> RunId:
         else:
             _turn(ms, noise)
         value = _prefix | noise & _NOISE
-    # What UUID(int=value) does, without its checks of what else might have been given.
+    return uuid_of(value)
+
+
+def uuid_of(value: int) -> RunId:
+    """What UUID(int=value) does, without its checks of what else might have been given."""
     made = _blank(UUID)
     _set(made, "int", value)
     _set(made, "is_safe", _UNKNOWN)

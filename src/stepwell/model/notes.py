@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -84,6 +85,18 @@ MOST_LINES, MOST_BYTES, MOST_STEPS = 1000, 64 * 1024, 100
 
 
 @dataclass(slots=True)
+class Saves:
+    """What an attempt knows of the checkpoints that it saved."""
+
+    last: int | None = None
+    """The version of the last of them."""
+    in_doubt: bool = False
+    """Whether one was given up, which may arrive yet."""
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """One at a time: each takes the place of the one before."""
+
+
+@dataclass(slots=True)
 class Noted:
     """What an attempt has said so far, counted, so that a body that never stops talking fills no table."""
 
@@ -92,6 +105,7 @@ class Noted:
     dropped: int = 0
     """Lines that were left out. From the first on, all are."""
     steps: set[str] = field(default_factory=set)
+    saves: Saves | None = None
 
     def takes_line(self, size: int) -> bool:
         """Whether there is room for another line. It is counted, one way or the other."""

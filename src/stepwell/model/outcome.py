@@ -39,7 +39,14 @@ class Released:
     """Given back unfinished by a worker that is stopping: no failure."""
 
 
-Outcome = Completed | Failed | Snoozed | Released
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A turn that is over. It has written what there is to write, or was refused."""
+
+    lost: bool = False
+
+
+Outcome = Completed | Failed | Snoozed | Released | Waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,8 @@ Move = Completed | Failed | Retried | Repeated | Snoozed | Released
 def decide(outcome: Outcome, *, retry: Retry, failures: int, noise: float, left: timedelta | None = None) -> Move:
     """The move an outcome leads to, for a run that had failed `failures` times before it, and has so much time left."""
     match outcome:
+        case Waiting():
+            raise AssertionError("a turn is written by itself")
         case Completed() | Released():
             return outcome
         case Snoozed():

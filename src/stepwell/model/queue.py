@@ -7,6 +7,9 @@ from datetime import datetime
 
 from stepwell.model.rate import Rate
 
+COUNTED = 100_000
+"""Pending runs of a queue are counted up to here: beyond, it says at least that many."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -31,8 +34,9 @@ class QueueInfo:
     paused_at: datetime | None
     paused_by: str | None
     pending: int
+    """Or COUNTED, if there are more."""
     running: int
     first_pending: datetime | None
-    """When the run that comes next was started; of runs without a limit key."""
+    """When the run that comes next was started; with limit keys, the oldest of the first hundred."""
     workers: int
     """Live workers that serve it."""

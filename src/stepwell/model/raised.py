@@ -42,6 +42,11 @@ class Snooze(Exception):
         self.delay: timedelta = duration(delay, setting="Snooze(delay)")
 
 
+def delay_of(snooze: Snooze) -> timedelta:
+    """As it is when it was raised: anyone may have changed it, and a subclass of the user's may have none."""
+    return duration(snooze.delay, setting="Snooze(delay)")
+
+
 def type_name(cls: type) -> str:
     """The qualified name an exception type is matched by; built-in ones have no prefix."""
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"

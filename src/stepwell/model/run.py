@@ -72,6 +72,8 @@ class RunInfo:
     node: str | None
     map_index: int | None
     tags: dict[str, Any]
+    version: str | None = None
+    """Of the code that a workflow began with; only where one run is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +131,16 @@ class Claim:
     deadline: timedelta | None = None
     expiry: timedelta | None = None
     """What was left, when it was claimed, until it must have ended, and until it is no longer tried."""
+    node: str | None = None
+    """Which part of its parent it is, if its end is told there."""
     claimed_at: float = 0.0
     """By our own clock; only where something was left."""
     usage: Usage | None = None
     """What the attempt took, if that was measured."""
+    turn: bool = False
+    """It is a turn of a workflow."""
+    parent_id: UUID | None = None
+    """Of a run that its parent's own worker took as it was started."""
 
     @property
     def left(self) -> timedelta | None:
@@ -154,6 +162,16 @@ class Claim:
 
 
 Fence = tuple[RunId, ClaimId]
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """A run that was cancelled from outside."""
+
+    freed: str | None
+    """The queue where it was running, if it was: a limit may have room there again."""
+    parts: bool
+    """Whether there is more to it: its parent waits for it, or it is a workflow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +205,8 @@ class ClaimedLimited:
     claims: list[Claim]
     again: float | None
     """Seconds until there may be more, whatever is heard until then."""
+    further: bool = False
+    """There is room, and there are more limit keys than one look takes in: the next goes on behind these."""
 
 
 @dataclass(frozen=True, slots=True)

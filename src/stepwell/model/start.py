@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from stepwell.model.errors import KeyConflict
+from stepwell.model.errors import InvalidSetting, KeyConflict
 from stepwell.model.ids import RunId
 
 
@@ -29,6 +29,9 @@ class Terms:
     keep: str | None = None
     parent_id: UUID | None = None
     root_id: UUID | None = None
+    kind: str = "task"
+    pin: str | None = None
+    """The version of its code that alone may run it."""
 
     @property
     def is_delayed(self) -> bool:
@@ -37,7 +40,13 @@ class Terms:
     @property
     def is_plain(self) -> bool:
         """Nothing has to be reckoned for its row: it waits for no time."""
-        return not self.is_delayed and self.expires is None and self.deadline is None and self.keep is None
+        return (
+            not self.is_delayed
+            and self.expires is None
+            and self.deadline is None
+            and self.keep is None
+            and self.kind == "task"
+        )
 
 
 @dataclass(slots=True)
@@ -55,9 +64,16 @@ class Start:
     unique_key: str | None = None
     """While a run with it is unfinished, a start with the same leads there."""
     debounce_key: str | None = None
+    node: str | None = None
+    """Which command of its parent it carries out: its end is told there."""
 
     @property
     def is_plain(self) -> bool:
+        """Nothing has to be looked up or reckoned for its row, and nobody told of its end."""
+        return self.node is None and self.is_plain_part
+
+    @property
+    def is_plain_part(self) -> bool:
         """Nothing has to be looked up or reckoned for its row."""
         return (
             self.key is None
@@ -66,6 +82,14 @@ class Start:
             and self.debounce_key is None
             and self.terms.is_plain
         )
+
+
+def are_debounced(starts: Sequence[Start]) -> bool:
+    """Whether these are: all of them, or none."""
+    debounced = {each.debounce_key is not None for each in starts}
+    if len(debounced) > 1:
+        raise InvalidSetting("start_many", "debounce", "what is debounced is started apart from what is not")
+    return debounced == {True}
 
 
 def first_by_key(starts: Sequence[Start]) -> dict[str, Start]:

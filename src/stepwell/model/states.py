@@ -41,9 +41,11 @@ def _from(*states: State, to: State) -> Moves:
 STARTS: dict[str, frozenset[State]] = {
     "start_runs": frozenset({State.PENDING, State.SCHEDULED}),
     "start_run": frozenset({State.PENDING}),
+    "start_claimed_runs": frozenset({State.RUNNING, State.PENDING}),
     "debounce_run": frozenset({State.SCHEDULED}),
-    "start_run_again": frozenset({State.PENDING}),
     "start_runs_again": frozenset({State.PENDING}),
+    "fork_run": frozenset({State.PENDING}),
+    "fork_children": frozenset({State.PENDING}),
 }
 MOVES: dict[str, Moves] = {
     "claim_runs": _from(State.PENDING, to=State.RUNNING),
@@ -59,4 +61,11 @@ MOVES: dict[str, Moves] = {
     "overdue_runs": _from(*sorted(LIVE - {State.RUNNING}), to=State.FAILED),
     "expire_runs": _from(*sorted(LIVE - {State.RUNNING}), to=State.EXPIRED),
     "cancel_runs": _from(*sorted(LIVE), to=State.CANCELLED),
+    "advance_turns": {State.RUNNING: frozenset({State.WAITING, State.PENDING, State.PAUSED})},
+    "cancel_turns": _from(State.RUNNING, to=State.CANCELLED),
+    "tell_parents": _from(State.WAITING, to=State.PENDING),
+    "arrive": _from(State.WAITING, to=State.PENDING),
+    "unblock_runs": _from(State.WAITING, to=State.PENDING),
+    "pause_runs": _from(State.SCHEDULED, State.WAITING, State.PENDING, to=State.PAUSED),
+    "resume_runs": {State.PAUSED: frozenset({State.SCHEDULED, State.PENDING})},
 }

@@ -61,6 +61,8 @@ class WorkerInfo:
     """By the database's clock; negative when it has ended."""
     samples: list[Sample]
     """The last of them, newest first: one every 5 seconds."""
+    versions: dict[str, str] | None = None
+    """Of its workflows, by name; None: it is of a version that does not say."""
 
     @property
     def claims_per_second(self) -> float | None:
@@ -70,8 +72,10 @@ class WorkerInfo:
     def serves(self, queue: str) -> bool:
         return self.queues is None or queue in self.queues
 
-    def knows(self, name: str) -> bool:
-        """Whether it may: one that does not say is given the benefit of the doubt."""
+    def knows(self, name: str, pin: str | None = None) -> bool:
+        """Whether it may: one that does not say is given the benefit of the doubt, but for the version of a pin."""
+        if pin is not None:
+            return (self.versions or {}).get(name) == pin
         return self.names is None or name in self.names
 
 

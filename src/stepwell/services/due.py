@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from uuid import UUID
 
-from stepwell.dispatch.base import Channel, Dispatch
-from stepwell.engine import runs
+from stepwell.dispatch.base import Channel, Dispatch, tell_all
+from stepwell.engine import runs, workflows
+from stepwell.model.turn import Consequences
 from stepwell.services.service import Service
 from stepwell.store.pool import Database
 
@@ -56,7 +58,15 @@ class Due(Service):
             return look if wait is None else min(wait.total_seconds(), look)
         queues = await runs.due(self._database, limit=BATCH)
         self._dispatch.announce(Channel.PENDING, queues)
-        expired = await runs.expire(self._database, limit=BATCH)
-        expired += await runs.overdue(self._database, limit=BATCH)
-        self._dispatch.announce(Channel.FINISHED, [run_id.hex for run_id in expired])
+        expired = await self._end(runs.expire) + await self._end(runs.overdue)
         return 0.0 if queues or expired else 0.1
+
+    async def _end(self, end: Callable[..., Awaitable[list[UUID]]]) -> int:
+        """Those whose time is out, with all that follows from it."""
+        after = Consequences()
+        async with self._database.transaction() as tx:
+            ended = await end(tx, limit=BATCH)
+            await workflows.ended_from_outside(tx, ended, after)
+        after.finished = ended
+        tell_all(self._dispatch, after)
+        return len(ended)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from stepwell.engine import checkpoints, retention, workers
+from stepwell.engine import checkpoints, retention, workers, workflows
 from stepwell.services.service import Service
 from stepwell.store.pool import Database
 from stepwell.telemetry import log
 
 LOOK = 3600.0
 BATCH = 1000
+NOT_OURS = (
+    "this role does not own the tables: none is made for the days ahead, and none dropped when its time is past. "
+    "Let workers connect as the owner, or grant its role to theirs"
+)
 
 
 class Partitions(Service):
@@ -27,18 +31,23 @@ class Partitions(Service):
             pass
         await retention.forget_repeated_starts(self._database)
         await checkpoints.forget(self._database, limit=BATCH)
+        await workflows.forget_published(self._database, limit=BATCH)
         await workers.forget(self._database)
         while await workers.forget_samples(self._database, limit=BATCH) >= BATCH:
             pass
         while await retention.forget_brief_runs(self._database, limit=BATCH) == BATCH:
             pass
         await retention.forget_brief_queues(self._database, limit=10 * BATCH)
-        # Last: a role that owns no tables may not, and is told so; the rest is done all the same.
-        await retention.make_partitions(self._database)
         if self._keep is not None:
-            dropped = await retention.drop_old_days(self._database, self._keep)
             while await retention.forget_strays(self._database, self._keep, limit=BATCH) == BATCH:
                 pass
-            if dropped:
-                log.info("dropped %s: kept for %s days", ", ".join(dropped), self._keep.days)
+        if await retention.may_change_tables(self._database):
+            await self._change_tables()
+        else:
+            log.warning(NOT_OURS)
         return LOOK
+
+    async def _change_tables(self) -> None:
+        await retention.make_partitions(self._database)
+        if self._keep is not None and (dropped := await retention.drop_old_days(self._database, self._keep)):
+            log.info("dropped %s: kept for %s days", ", ".join(dropped), self._keep.days)

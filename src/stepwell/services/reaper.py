@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from stepwell.dispatch.base import Channel, Dispatch
+from stepwell.dispatch.base import Channel, Dispatch, tell_all
 from stepwell.engine import runs, settle, workers
 from stepwell.model.outcome import Failed
 from stepwell.model.run import Error, Reason
@@ -44,10 +44,11 @@ class Reaper(Service):
         async with self._database.transaction() as tx:
             lost = await runs.lock_lost_claims(tx, limit=BATCH, calm=self._calm)
             settled = await settle.apply(tx, settle.plan([(claim, LOST) for claim in lost]))
-        self._dispatch.announce(Channel.PENDING, settled.wakes)
+        self._dispatch.announce(Channel.PENDING, {*settled.wakes, *(claim.queue for claim in lost if claim.limited)})
         if settled.soonest is not None:
             self._dispatch.announce(Channel.SCHEDULED, [f"{settled.soonest.total_seconds():.3f}"])
         self._dispatch.announce(Channel.FINISHED, [run_id.hex for run_id in settled.finished])
+        tell_all(self._dispatch, settled.beyond)
         if lost:
             log.warning("reaped %d claims of lost workers", len(lost))
             self._telemetry.tell("reaper.reaped", claims=lost)

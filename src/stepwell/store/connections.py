@@ -75,7 +75,7 @@ class Connections:
         except asyncio.CancelledError:
             if waiting.done() and not waiting.cancelled():
                 self._pass_on(waiting.result())
-            else:
+            elif waiting in self._waiting:  # unless who gave one back saw that it was cancelled
                 self._waiting.remove(waiting)
             raise
 
@@ -115,6 +115,11 @@ class Connections:
         if len(self._idle) > 1:
             self._sweep = asyncio.get_running_loop().call_later(self._idle[0][0] + REST - now, self._spare)
 
+    def forget_idle(self, since: float) -> None:
+        """Hang up those that were not used since then: what made one line dead may have done so to all."""
+        while self._idle and self._idle[0][0] <= since:
+            self._idle.popleft()[1].terminate()
+
     def _part(self, connection: Connection) -> None:
         parting = asyncio.create_task(_close(connection), name="stepwell.parting")
         self._partings.add(parting)
@@ -141,6 +146,28 @@ class Connections:
             pass
         for connection in self._lent:
             connection.terminate()
+
+
+class Share:
+    """Some of the connections, so that the others are left to others, however long these are kept."""
+
+    def __init__(self, connections: Connections, *, most: int) -> None:
+        self._connections = connections
+        self._room = asyncio.Semaphore(most)
+        self.forget_idle = connections.forget_idle
+        self.close = connections.close
+
+    async def take(self) -> Connection:
+        await self._room.acquire()
+        try:
+            return await self._connections.take()
+        except BaseException:
+            self._room.release()
+            raise
+
+    def give_back(self, connection: Connection) -> None:
+        self._connections.give_back(connection)
+        self._room.release()
 
 
 async def _close(connection: Connection) -> None:

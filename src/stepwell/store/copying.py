@@ -7,13 +7,15 @@ row is a handful of bytes objects put one behind another.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from struct import Struct
 from uuid import UUID
 
 from stepwell.model.start import Start, Terms
 
-COLUMNS = ("id", "name", "queue", "priority", "state", "input", "tags", "retry", "timeout", "parent_id", "root_id")
+COLUMNS = (
+    "id", "name", "queue", "priority", "state", "input", "tags", "retry", "timeout", "parent_id", "root_id", "node",
+)  # fmt: skip
 """Of a plain start, in the order in which they are packed."""
 CHUNK = 32 * 1024
 """Bytes that are handed over at once, or somewhat more: the server works on one while the next is made."""
@@ -38,8 +40,33 @@ def chunks(starts: Iterable[Start]) -> Iterator[bytes]:
         if start.terms is not terms:
             terms = start.terms
             before, after = _before_input(terms), _after_input(terms)
-        parts += (_ROW, start.id.bytes, before, _length(len(input) + 1), b"\x01", input, after)
+        node = _NULL if start.node is None else _text(start.node)
+        parts += (_ROW, start.id.bytes, before, _length(len(input) + 1), b"\x01", input, after, node)
         size += len(before) + len(input) + len(after)
+        if size >= CHUNK:
+            yield b"".join(parts)
+            parts, size = [], 0
+    parts.append(_TAIL)
+    yield b"".join(parts)
+
+
+EVENT_COLUMNS = ("run_id", "idx", "type", "at", "data")
+_EVENT = Struct("!hi").pack(len(EVENT_COLUMNS), 16)
+_int = Struct("!ii").pack
+_time = Struct("!iq").pack
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def event_chunks(events: Iterable[tuple[UUID, int, str, datetime, bytes]]) -> Iterator[bytes]:
+    """Events of histories: run, place, type, time and details of each."""
+    parts, size = [_HEAD], 0
+    for run_id, idx, type, at, data in events:
+        parts += (
+            _EVENT, run_id.bytes, _int(4, idx), _text(type), _time(8, (at - _EPOCH) // _MICROSECOND),
+            _length(len(data) + 1), b"\x01", data,
+        )  # fmt: skip
+        size += len(data) + 64
         if size >= CHUNK:
             yield b"".join(parts)
             parts, size = [], 0

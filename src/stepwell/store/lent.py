@@ -7,14 +7,75 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
+from stepwell.model.errors import WrongUse
 from stepwell.store.connections import PARTING, Connection, Connections
-from stepwell.store.pool import Database, reaching
+from stepwell.store.pool import ANSWER, Database, reaching
+from stepwell.store.sessions import KEPT_ALIVE
 
 MOST = 10
 """Of one worker, at a time. Who comes then waits for its turn."""
+STANDSTILL = 60.0
+"""Seconds in which none was given back, after which nobody waits any longer: they may wait for each other."""
+
+_NAME = {"application_name": "stepwell"}
+# All but what the driver has prepared, which it believes to be there.
+_TIDY = """
+    set session authorization default; close all; unlisten *; reset all; select pg_advisory_unlock_all();
+    discard temp; discard sequences;
+    do $$
+        declare prepared text;
+        begin
+            for prepared in select p.name from pg_catalog.pg_prepared_statements p where p.from_sql loop
+                execute pg_catalog.format('deallocate %I', prepared);
+            end loop;
+        end
+    $$"""
+
+if TYPE_CHECKING:
+    _Driver = asyncpg.Connection[asyncpg.Record]
+else:
+    _Driver = asyncpg.Connection
+
+
+class Plain(_Driver):
+    """A connection that notes whether more was done to it than its session knows of: nothing else would undo that."""
+
+    is_changed = False
+
+    def get_reset_query(self) -> str:
+        return _TIDY
+
+    async def set_type_codec(self, *given: Any, **named: Any) -> None:
+        self.is_changed = True
+        await super().set_type_codec(*given, **named)
+
+    async def set_builtin_type_codec(self, *given: Any, **named: Any) -> None:
+        self.is_changed = True
+        await super().set_builtin_type_codec(*given, **named)
+
+    async def reset_type_codec(self, *given: Any, **named: Any) -> None:
+        self.is_changed = True
+        await super().reset_type_codec(*given, **named)
+
+    async def add_listener(self, *given: Any, **named: Any) -> None:
+        self.is_changed = True
+        await super().add_listener(*given, **named)
+
+    def add_log_listener(self, *given: Any, **named: Any) -> None:
+        self.is_changed = True
+        super().add_log_listener(*given, **named)
+
+    def add_query_logger(self, *given: Any, **named: Any) -> None:
+        self.is_changed = True
+        super().add_query_logger(*given, **named)
+
+    def add_termination_listener(self, *given: Any, **named: Any) -> None:
+        self.is_changed = True
+        super().add_termination_listener(*given, **named)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,23 +88,50 @@ class Lending:
     def __init__(self, database: Database) -> None:
         self._database = database
         # Behind a pooler each holds one of its sessions, and others need some too: leases, above all.
-        self._connections = Connections(self._connect, size=1 if database.is_pooled else MOST)
+        self._size = 1 if database.is_pooled else MOST
+        self._connections = Connections(self._connect, size=self._size)
+        self._patience: set[asyncio.Timeout] = set()
+        """Of those who wait for their turn."""
         self._lent: set[Lent] = set()
         self._tidying: set[asyncio.Task[None]] = set()
 
     async def take(self) -> Lent:
         """A connection in a transaction, for one body."""
         with reaching():
-            connection = await self._connections.take()
+            connection = await self._next()
             try:
                 lent = Lent(connection, connection.transaction())
-                await lent.transaction.start()
+                async with asyncio.timeout(ANSWER):
+                    await lent.transaction.start()
             except BaseException:
                 connection.terminate()
                 self._connections.give_back(connection)
                 raise
         self._lent.add(lent)
         return lent
+
+    async def _next(self) -> Connection:
+        patience = asyncio.timeout(STANDSTILL)
+        try:
+            async with patience:
+                self._patience.add(patience)
+                return await self._connections.take()
+        except TimeoutError:
+            if not patience.expired():
+                raise
+            raise WrongUse(
+                f"current.tx() found no connection: none of the {self._size} that this worker lends was given back for "
+                f"{STANDSTILL:g} s. Bodies that wait inside of the block for runs which need one too wait for each "
+                "other: wait for them before it, or after"
+            ) from None
+        finally:
+            self._patience.discard(patience)
+
+    def _give_back(self, connection: Connection) -> None:
+        self._connections.give_back(connection)
+        for patience in self._patience:
+            if not patience.expired():
+                patience.reschedule(asyncio.get_running_loop().time() + STANDSTILL)
 
     def take_back(self, lent: Lent) -> None:
         """In whatever state it is: what was not committed is rolled back. Waits for nobody."""
@@ -69,18 +157,29 @@ class Lending:
             async with asyncio.timeout(PARTING):
                 if connection.is_in_transaction():
                     await lent.transaction.rollback()
-                if not self._database.is_pooled:
+                if isinstance(connection, Plain) and connection.is_changed:
+                    await connection.close()
+                elif not self._database.is_pooled:
                     await connection.reset()
         except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
             connection.terminate()
         finally:
-            self._connections.give_back(connection)
+            self._give_back(connection)
 
     async def _connect(self) -> Connection:
+        if not self._database.is_pooled:
+            try:
+                return await self._open(_NAME | KEPT_ALIVE)
+            except asyncpg.ProtocolViolationError:
+                pass  # a pooler after all, which lends whole sessions
+        return await self._open(_NAME)
+
+    async def _open(self, settings: dict[str, str]) -> Connection:
         # Behind a pooler no statement has a name: the next transaction may find itself in another session.
         return await asyncpg.connect(
             self._database.dsn,
             timeout=10,
-            server_settings={"application_name": "stepwell"},
+            server_settings=settings,
             statement_cache_size=0 if self._database.is_pooled else 100,
+            connection_class=Plain,
         )

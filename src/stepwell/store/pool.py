@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
+from copy import copy
 from operator import itemgetter
 from typing import Any, Literal, Protocol
 
 import asyncpg
 
 from stepwell.model.errors import Unavailable
-from stepwell.store.connections import Connection, Connections
+from stepwell.store.connections import Connection, Connections, Share
 from stepwell.store.sessions import Sessions
 from stepwell.store.statements import Statements, load
 
@@ -45,6 +46,9 @@ _DEAD_LINE = (asyncpg.InternalClientError, asyncpg.PostgresConnectionError, asyn
 _TRIES = 5
 ANSWER = 30.0
 """Seconds to wait for an answer: a connection that is half open never gives one."""
+
+RESERVED = 3
+"""Connections of a pool that are kept from clients: their verbs may have to wait for locks, and keep them meanwhile."""
 
 Row = asyncpg.Record
 
@@ -101,12 +105,20 @@ class Database:
         self.statements = load(schema)
         self._sessions = Sessions(dsn, pooler=pooler)
         self._size = size
-        self._connections: Connections | None = None
+        self._connections: Connections | Share | None = None
 
     async def open(self) -> None:
         connections = Connections(lambda: self.connect(answer=ANSWER), size=self._size)
         await connections.open()
         self._connections = connections
+
+    def for_clients(self) -> Database:
+        """The same, once open; but whatever they wait for, a worker of this process finds a connection."""
+        if isinstance(self._connections, Connections):
+            clients = copy(self)
+            clients._connections = Share(self._connections, most=max(1, self._size - RESERVED))
+            return clients
+        return self
 
     @property
     def is_pooled(self) -> bool:
@@ -135,9 +147,10 @@ class Database:
         connection = await connections.take()
         try:
             return await connection.fetch(sql, *arguments)
-        except (asyncio.CancelledError, TimeoutError, *_DEAD_LINE):
+        except (asyncio.CancelledError, TimeoutError, *_DEAD_LINE) as error:
             # No answer may ever come on it, and to ask the server to stop is to wait for another.
             connection.terminate()
+            _suspect(connections, error)
             raise
         finally:
             connections.give_back(connection)
@@ -153,9 +166,10 @@ class Database:
                 await transaction.start()
                 yield Transaction(connection, self.statements, self.schema)
                 await transaction.commit()
-            except (asyncio.CancelledError, TimeoutError, *_DEAD_LINE):
+            except (asyncio.CancelledError, TimeoutError, *_DEAD_LINE) as error:
                 # No answer may ever come on it. To hang up rolls back as well, and waits for nobody.
                 connection.terminate()
+                _suspect(connections, error)
                 raise
             except BaseException:
                 await _roll_back(connection, transaction)
@@ -174,10 +188,16 @@ class Database:
                 raise
             return connection
 
-    def _opened(self) -> Connections:
+    def _opened(self) -> Connections | Share:
         if self._connections is None:
             raise Unavailable("it is closed")
         return self._connections
+
+
+def _suspect(connections: Connections | Share, error: BaseException) -> None:
+    """Where one waited for its answer in vain, what lay idle all the while would only make the next one wait, too."""
+    if isinstance(error, TimeoutError):
+        connections.forget_idle(asyncio.get_running_loop().time() - ANSWER)
 
 
 async def _roll_back(connection: Connection, transaction: asyncpg.transaction.Transaction) -> None:

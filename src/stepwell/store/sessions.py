@@ -15,6 +15,14 @@ import asyncpg
 
 from stepwell.store.connections import Connection
 
+# A line that went silent, whoever is to blame, must not keep its session and what that has locked: half a minute, at
+# most, and the server lets go of it.
+KEPT_ALIVE = {
+    "tcp_keepalives_idle": "10",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "3",
+    "tcp_user_timeout": "30s",
+}
 # Every statement of the engine is an index lookup. A plan made while a table was small must not outlive
 # it: with these, the index is the only plan there is, whether or not ANALYZE has run. And since there is only one,
 # it is made once: Postgres would plan anew for every call where it hopes for a better one, which takes longer than
@@ -26,14 +34,17 @@ SESSION = {
     "plan_cache_mode": "force_generic_plan",
     "synchronous_commit": "on",
     "statement_timeout": "60s",
-    "lock_timeout": "30s",
+    # Who waits longer asks again: meanwhile others have the connection, and what else was asked for goes on without it.
+    "lock_timeout": "2s",
     "idle_in_transaction_session_timeout": "60s",
+    **KEPT_ALIVE,
 }
 # A statement without a name is planned for each call as it is. And `jit` itself is left alone: when the driver looks
 # up types it turns it off for the whole session, and on again only if it was on.
-_TRANSACTION = {name: value for name, value in SESSION.items() if name not in {"jit", "plan_cache_mode"}} | {
-    "jit_above_cost": "-1"
-}
+# The line to the server is the pooler's own.
+_TRANSACTION = {
+    name: value for name, value in SESSION.items() if name not in {"jit", "plan_cache_mode", *KEPT_ALIVE}
+} | {"jit_above_cost": "-1"}
 _NAME = {"application_name": "stepwell"}
 _REACH = 10.0
 _DESCRIBED = 500

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from stepwell.context import Inside, Running
 from stepwell.executors.base import Body, Executor, contained, nobody
-from stepwell.model.outcome import Completed, Outcome, Released
+from stepwell.model.outcome import Completed, Outcome, Released, Waiting
 from stepwell.model.run import Claim, Fence
 from stepwell.telemetry import log
 from stepwell.worker.run_task import failed, overdue, run_task, silent, timed_out
@@ -33,6 +33,18 @@ CLEANUP = 1.0
 """Seconds a cancelled body has to clean up before its attempt is settled without it."""
 STRETCH = 0.003
 """Seconds of first steps after which everyone else on the event loop has a turn."""
+
+
+TURN = "turn"
+"""The executor of workflows: their turns."""
+
+
+async def no_turns(attempt: Running, workflow: Any) -> Outcome:
+    raise AssertionError(f"{attempt.claim.name} is a workflow, and nobody here takes its turns")
+
+
+def nobody_waits(turns: Sequence[Claim]) -> None:
+    """For whom it makes no difference which turns begin soon."""
 
 
 class Runnable(Body, Protocol):
@@ -53,6 +65,14 @@ class Bodies:
 
     by_name: Mapping[str, Runnable]
     executors: Mapping[str, Executor]
+
+    turns: frozenset[str] = frozenset()
+    """Names of workflows, which have turns."""
+
+    @property
+    def tasks(self) -> frozenset[str]:
+        """Names of everything else."""
+        return frozenset(self.by_name) - self.turns
 
     @property
     def stuck(self) -> int:
@@ -82,6 +102,8 @@ class Attempts:
         apart: Callable[[], None],
         inside: Inside | None = None,
         noted: Callable[[], None] = nobody,
+        turn: Callable[[Running, Any], Coroutine[Any, Any, Outcome]] = no_turns,
+        turns: Callable[[Sequence[Claim]], None] = nobody_waits,
     ) -> None:
         """`settle` takes an outcome to the tables; `ended` is told when there may be room for more, `apart` when
         there may be room for one that must be alone, and `noted` when one has ended that said something `inside`."""
@@ -92,9 +114,13 @@ class Attempts:
         self._told_apart = apart
         self._told_noted = noted
         self._inside = inside
+        self._turn = turn
+        self._told_turns = turns
         self._line: deque[Claim] = deque()
         self._oldest: Claim | None = None
         self._under_way: dict[Claim, Attempt] = {}
+        self._resting: set[Claim] = set()
+        """Turns that only wait for runs of their own, and need no slot meanwhile."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.stepping = False
         """Whether a task is taking the line through its first steps."""
@@ -109,17 +135,19 @@ class Attempts:
     @property
     def taken(self) -> int:
         """Slots that are not free: attempts, claims in line for one, and threads that go on after theirs."""
-        return len(self._under_way) + len(self._line) + self._bodies.stuck
+        return len(self._under_way) - len(self._resting) + len(self._line) + self._bodies.stuck
 
     @property
-    def has_room(self) -> bool:
-        """Whether a slot is free now, whoever is in line for it."""
-        return len(self._under_way) < self._room
+    def unused(self) -> int:
+        """Slots that are free now, whoever is in line for them."""
+        return self._room - len(self._under_way) + len(self._resting)
 
     def begin(self, claims: Sequence[Claim]) -> None:
         self.known.update(claims)
         self.alone.update([claim for claim in claims if claim.alone])
         self._line.extend(claims)
+        if self._bodies.turns and (turns := [claim for claim in claims if claim.name in self._bodies.turns]):
+            self._told_turns(turns)
         self._idle.clear()
         self._go_on()
 
@@ -204,7 +232,7 @@ class Attempts:
         return self._slots - self._bodies.stuck
 
     def _go_on(self) -> None:
-        if self._line and not self.stepping and self.has_room:
+        if self._line and not self.stepping and self.unused > 0:
             self.stepping = True
             # Not here: an eager task factory would take its first step in ours, the next in that, and so on.
             asyncio.get_running_loop().call_soon(self._begin_step)
@@ -234,7 +262,7 @@ class Attempts:
         """Until one has to wait: that one, and the rest of it."""
         clock, room = asyncio.get_running_loop().time, self._room
         stretch = clock() + STRETCH
-        while self._line and len(self._under_way) < room:
+        while self._line and len(self._under_way) - len(self._resting) < room:
             attempt, context = Attempt(self._line.popleft()), copy_context()
             attempt.inside = self._inside
             try:
@@ -261,6 +289,12 @@ class Attempts:
 
     def _run(self, attempt: Attempt) -> Coroutine[Any, Any, Outcome]:
         body = self._bodies.by_name[attempt.claim.name]
+        if body.executor == TURN:
+            attempt.claim.turn = True
+            attempt.claim.name = body.name  # without the version that it may be pinned to
+            if attempt.claim.deadline is not None:
+                self._begun(attempt)
+            return self._turn(attempt, body)
         claim, begun = attempt.claim, nobody
         if claim.timeout is not None or claim.deadline is not None or body.heartbeat is not None:
             begun = lambda: self._begun(attempt)  # noqa: E731
@@ -291,7 +325,7 @@ class Attempts:
         for timer in attempt.timers:
             timer.cancel()
         self._left(attempt)
-        if attempt.cancelled and not (attempt.verdict and isinstance(outcome, Completed)):
+        if attempt.cancelled and not (attempt.verdict and isinstance(outcome, Completed | Waiting)):
             self._conclude(attempt, attempt.verdict)
         else:
             self._conclude(attempt, outcome)
@@ -325,7 +359,15 @@ class Attempts:
         else:
             self.end(attempt, silent(silence))
 
+    def rest(self, claim: Claim, rests: bool) -> None:
+        if not rests:
+            self._resting.discard(claim)
+        elif claim in self._under_way:
+            self._resting.add(claim)
+            self._go_on()
+
     def _left(self, attempt: Attempt) -> None:
+        self._resting.discard(attempt.claim)
         if self._under_way.pop(attempt.claim, None) is not None:
             self._go_on()
             self._told_ended()

@@ -6,13 +6,18 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Container, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from uuid import UUID
 
 from stepwell.dispatch.base import WE, WHO, Channel, Dispatch
-from stepwell.engine import checkpoints, notes, runs, settle, workers
+from stepwell.engine import checkpoints, held, notes, runs, settle, workers, workflows
 from stepwell.engine.workers import Identity
+from stepwell.model.errors import ClaimLost
+from stepwell.model.events import Event
 from stepwell.model.ids import ClaimId, RunId
 from stepwell.model.notes import LineNote, Saved, StepNote
+from stepwell.model.pins import claim_name
 from stepwell.model.run import Claim, Claimed, ClaimedLimited, Exchanged, Order, Wanted
+from stepwell.model.turn import Advance, Consequences, News, Written
 from stepwell.model.worker import Vitals
 from stepwell.store.lent import Lending
 from stepwell.store.pool import Database, Transaction, Tx, reaching
@@ -42,15 +47,16 @@ class DirectHold:
 
 
 class DirectLink:
-    def __init__(
-        self, database: Database, dispatch: Dispatch, identity: Identity, *, names: Sequence[str], lease: timedelta
-    ) -> None:
+    def __init__(self, database: Database, dispatch: Dispatch, identity: Identity, *, lease: timedelta) -> None:
         self._database = database
         self._dispatch = dispatch
         self._identity = identity
-        self._names = names
+        pinned = [claim_name(name, version) for name, version in identity.versions.items()]
+        self._names = [*(identity.names or ()), *pinned]
         self._lease = lease
         self._awaited_until = 0.0
+        self._limited: set[str] = set()
+        """Queues that got a limit since: runs claimed before count, too."""
         self._lending = Lending(database)
 
     async def claim(self, claim_id: ClaimId, limit: int, *, alone: bool) -> Claimed:
@@ -74,26 +80,31 @@ class DirectLink:
 
     async def settle(self, settlements: Sequence[Settlement], *, repeated: bool) -> set[RunId]:
         batches = settle.plan(settlements)
-        if len(batches) == 1:
+        if len(batches) == 1 and not batches[0].parts:
             settled = await settle.apply(self._database, batches)
         else:
             async with self._database.transaction() as tx:
                 settled = await settle.apply(tx, batches)
+        self._tell(settled.beyond)
         self._dispatch.announce(Channel.PENDING, settled.wakes)
         if settled.soonest is not None:
             self._dispatch.announce(Channel.SCHEDULED, [f"{settled.soonest.total_seconds():.3f}"])
         lost = [claim for claim, _ in settlements if claim.id not in settled.moved]
         if lost and repeated:
-            ours = await settle.already_settled(self._database, lost)
+            ours = await held.already_settled(self._database, lost)
             settled.finished += [claim.id for claim in lost if claim.id in ours]
             lost = [claim for claim in lost if claim.id not in ours]
         self._announce_finished(settled.finished)
         self._announce_slots([claim for claim, _ in settlements])
         return {claim.id for claim in lost}
 
+    async def blocked(self, claims: Sequence[Claim]) -> set[RunId]:
+        return await held.blocked(self._database, claims)
+
     def _announce_slots(self, settled: Sequence[Claim]) -> None:
         """A limited queue may have room again, for whoever can use it."""
-        self._dispatch.announce(Channel.PENDING, {claim.queue for claim in settled if claim.limited})
+        freed = {claim.queue for claim in settled if claim.limited or claim.queue in self._limited}
+        self._dispatch.announce(Channel.PENDING, freed)
 
     def _announce_finished(self, ids: Sequence[RunId]) -> None:
         if self._is_awaited:
@@ -105,11 +116,58 @@ class DirectLink:
             return True  # someone may wait, who hears us and whom we do not hear
         return self._awaited_until > asyncio.get_running_loop().time()
 
+    async def news(self, claims: Sequence[Claim]) -> dict[UUID, News]:
+        return await workflows.news(self._database, claims)
+
+    async def history(self, run_id: UUID, *, after: int) -> list[Event]:
+        return await workflows.history(self._database, run_id, after=after)
+
+    async def advance(self, advances: Sequence[Advance], claim_id: ClaimId) -> Written:
+        written = Consequences()
+
+        async def write(tx: Tx) -> None:
+            nonlocal written
+            await self._settle_children([child for each in advances for child in each.children], tx)
+            written = await workflows.advance(tx, advances, worker=self._identity.id, claim_id=claim_id)
+
+        if advances[0].tx is not None:
+            await advances[0].tx.record(write)
+        elif all(each.is_lone and len(each.events) <= workflows.MANY for each in advances):
+            await write(self._database)
+        else:
+            async with self._database.transaction() as tx:
+                await write(tx)
+        children = [claim for each in advances for claim, _ in each.children]
+        written.finished = [*written.finished, *(claim.id for claim in children)]
+        self._tell(written)
+        self._announce_slots([*(each.claim for each in advances), *children])
+        waits = [each.due_in for each in advances if each.due_in is not None]
+        # While it was running nobody reckoned with its deadline.
+        waits += [each.claim.deadline.total_seconds() for each in advances if each.claim.deadline is not None]
+        if waits:
+            self._dispatch.announce(Channel.SCHEDULED, [f"{min(waits):.3f}"])
+        return Written(written.turns, written.claims)
+
+    async def _settle_children(self, children: Sequence[Settlement], tx: Tx) -> None:
+        """Runs whose end is known to the turn that this transaction advances."""
+        if not children:
+            return
+        settled = await settle.apply(tx, settle.plan(children, told=True))
+        for claim, _ in children:
+            if claim.id not in settled.moved:
+                raise ClaimLost(claim.id, claim.attempt)
+
+    def _tell(self, written: Consequences) -> None:
+        self._dispatch.announce(Channel.PENDING, written.wakes)
+        self._dispatch.announce(Channel.CANCELLED, [run_id.hex for run_id in written.cancelled])
+        self._announce_finished([RunId(run_id) for run_id in (*written.finished, *written.cancelled)])
+        self._dispatch.announce(Channel.ARRIVED, [run_id.hex for run_id in written.heard])
+
     async def note(self, steps: Sequence[StepNote], lines: Sequence[LineNote]) -> None:
         await notes.write(self._database, steps, lines)
 
-    async def save(self, claim: Claim, state: bytes, *, schema: int) -> int:
-        return await checkpoints.save(self._database, claim, state, schema=schema)
+    async def save(self, claim: Claim, state: bytes, *, schema: int, after: int | None) -> tuple[int, bool]:
+        return await checkpoints.save(self._database, claim, state, schema=schema, after=after)
 
     async def load(self, claim: Claim) -> Saved | None:
         return await checkpoints.load(self._database, claim)
@@ -122,7 +180,7 @@ class DirectLink:
         self._announce_slots([claim])
 
     async def held(self, claim_ids: Sequence[ClaimId] | None) -> list[Claim]:
-        return await runs.held(self._database, self._identity.id, claim_ids)
+        return await held.held(self._database, self._identity.id, claim_ids)
 
     @asynccontextmanager
     async def lease(self) -> AsyncIterator[Hold]:
@@ -133,6 +191,13 @@ class DirectLink:
         finally:
             connection.terminate()
 
+    async def unblock(self) -> None:
+        if self._identity.versions:
+            versions = self._identity.versions
+            pinned = {claim_name(name, version): version for name, version in versions.items()}
+            woken = await workflows.unblock(self._database, {**versions, **pinned}, self._identity.id)
+            self._dispatch.announce(Channel.PENDING, woken)
+
     async def leave(self) -> None:
         try:
             await workers.leave(self._database, self._identity.id)
@@ -140,7 +205,11 @@ class DirectLink:
             await self._lending.close()
 
     def hear(
-        self, *, work: Callable[[], None], cancelled: Callable[[Container[str] | None], None]
+        self,
+        *,
+        work: Callable[[], None],
+        cancelled: Callable[[Container[str] | None], None],
+        arrived: Callable[[Container[str] | None], None],
     ) -> Callable[[], None]:
         mine = None if self._identity.queues is None else frozenset(self._identity.queues)
 
@@ -152,13 +221,15 @@ class DirectLink:
         deaf_to_cancels = self._dispatch.subscribe(
             Channel.CANCELLED, lambda ids: cancelled(None if ids is None else frozenset(ids))
         )
-
+        deaf_to_arrivals = self._dispatch.subscribe(
+            Channel.ARRIVED, lambda ids: arrived(None if ids is None else frozenset(ids))
+        )
+        deaf_to_limits = self._dispatch.subscribe(Channel.LIMITED, lambda queues: self._limited.update(queues or ()))
         deaf_to_awaiting = self._dispatch.subscribe(Channel.AWAITED, self._heard_awaiting)
 
         def end() -> None:
-            deaf_to_work()
-            deaf_to_cancels()
-            deaf_to_awaiting()
+            for deaf in (deaf_to_work, deaf_to_cancels, deaf_to_arrivals, deaf_to_limits, deaf_to_awaiting):
+                deaf()
 
         return end
 
@@ -171,3 +242,7 @@ class DirectLink:
     @property
     def hears(self) -> bool:
         return self._dispatch.hears
+
+    @property
+    def queues(self) -> Sequence[str] | None:
+        return self._identity.queues

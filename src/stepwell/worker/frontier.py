@@ -10,6 +10,7 @@ as a look takes.
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -90,7 +91,7 @@ class Frontier:
         for queue in full:
             # Before its last run there was nothing left at this moment: from there, however far others went.
             self._places.pop(queue, None)
-        self._advance(claims)
+        self._advance(_in_order(claims, claimed.share))
 
     def going(self, limit: int) -> Going:
         """In the busy queues, or at the end of all that are known."""
@@ -120,3 +121,12 @@ class Frontier:
             place = self._places.get(queue)
             if place is None or (priority, claim.id) > (place.priority, place.id):
                 self._places[queue] = Place(queue, priority, claim.id)
+
+
+def _in_order(claims: Sequence[Claim], share: int) -> Sequence[Claim]:
+    """Those of a look that say how far it came: a tenth of a share may be less urgent runs, taken for their age."""
+    urgencies: dict[str, list[int]] = {}
+    for claim in claims:
+        urgencies.setdefault(claim.queue, []).append(claim.priority)
+    last = {queue: sorted(each)[max(0, len(each) - 1 - math.ceil(share / 10))] for queue, each in urgencies.items()}
+    return [claim for claim in claims if claim.priority <= last[claim.queue]]

@@ -30,6 +30,9 @@ POLL_DEAF = 0.25
 """Seconds between looks for work when nothing is heard; the second while wakes do not arrive."""
 AHEAD = 0.05
 """Where bodies end at once, claims are made for as many as will have this many seconds from now."""
+STRIDE, MOST_STRIDE = 0.02, 2.0
+"""Seconds until the limit keys behind those that were looked at have their turn; longer and longer where none of them
+gave anything, until something is heard."""
 UNSETTLED = 2000
 """Outcomes that may be on their way to the tables, beside two for each slot, before claims have to wait."""
 
@@ -75,6 +78,9 @@ class Lanes:
         self._limited_looked = -math.inf
         self._others = False
         """Whether there was limited work at the last look."""
+        self._plain_is_next = False
+        """Limited work had its turn: then the queues without a limit have theirs."""
+        self._stride = STRIDE
         self._ordered = 0
         self._flying = 0
         self._open = False
@@ -90,6 +96,7 @@ class Lanes:
 
     def heard(self) -> None:
         self._frontier.heard()
+        self._stride = STRIDE
         self._stirred.set()
 
     def stir(self) -> None:
@@ -133,34 +140,41 @@ class Lanes:
             await asyncio.gather(*lanes, return_exceptions=True)
 
     async def _lane(self, *, poll: bool) -> None:
-        now = asyncio.get_running_loop().time
         pause = 0.05
         while not self._stopping.is_set():
             self._stirred.clear()
-            if self._flying and self._attempts.stepping and self._ledger.completed < BATCH:
-                await self._stirred.wait()  # the database is busy with the other lane, and more is about to complete
-                continue
-            room = self._room(now())
-            todo = self._frontier.next(now()) if room > 0 else "wait"
-            limited = self._may_look_at_limited(now())
-            going = self._frontier.going(room) if todo == "go on" else None
-            # Last: from here on they are the exchange's, which gives them back if it fails.
-            completed = self._ledger.take_completed()
-            if todo == "wait" and not completed and not limited:
-                await self._wait(self._rest(now()) if poll else None)
-                continue
             try:
-                if completed or going:
-                    await self._exchange(completed, going)
-                if todo == "look" and not self._stopping.is_set() and (room := self._room(now())) > 0:
-                    await self._look(room, now)
-                if self._may_look_at_limited(now()):
-                    await self._look_at_limited(now)
+                await self._go(poll=poll)
                 pause = 0.05
             except (Unavailable, TimeoutError) as error:
                 log.warning("claiming waits for the database: %s", error)
                 await within(pause, self._stopping.wait())
                 pause = min(pause * 2, 1.0)
+
+    async def _go(self, *, poll: bool) -> None:
+        """What there is to do at this moment, or wait until there is something."""
+        now = asyncio.get_running_loop().time
+        if self._flying and self._attempts.stepping and self._ledger.completed < BATCH:
+            await self._stirred.wait()  # the database is busy with the other lane, and more is about to complete
+            return
+        room = self._room(now())
+        todo = self._frontier.next(now()) if room > 0 else "wait"
+        if todo != "wait" and self._limited_is_next(now()):
+            await self._look_at_limited(max(1, min(self._attempts.unused, room) // 2), now)
+            return
+        limited = self._may_look_at_limited(now())
+        going = self._frontier.going(room) if todo == "go on" else None
+        # Last: from here on they are the exchange's, which gives them back if it fails.
+        completed = self._ledger.take_completed()
+        if todo == "wait" and not completed and not limited:
+            await self._wait(self._rest(now()) if poll else None)
+            return
+        if completed or going:
+            await self._exchange(completed, going)
+        if todo == "look" and not self._stopping.is_set() and (room := self._room(now())) > 0:
+            await self._look(room, now)
+        if self._may_look_at_limited(now()):
+            await self._look_at_limited(min(BATCH, self._free), now)
 
     async def _wait(self, seconds: float | None) -> None:
         if seconds is None:
@@ -183,15 +197,16 @@ class Lanes:
         if not self._open or len(self._ledger) > 2 * self._slots + UNSETTLED:
             return 0
         soon = min(self._pace.within(AHEAD, ended=self._attempts.ended_at_once, now=now), 3 * BATCH)
-        if not self._attempts.has_room:
+        if self._attempts.unused <= 0:
             soon = 0
         return min(BATCH, self._free + soon)
 
     async def _look(self, limit: int, now: Callable[[], float]) -> None:
         claim_id, began = new_claim_id(), now()
+        self._plain_is_next = False
         self._frontier.look_begins()
         try:
-            async with self._asking(claim_id, limit):
+            async with self.asking(claim_id, limit):
                 claimed = await self._link.claim(claim_id, limit, alone=not self._attempts.alone)
         except BaseException:
             self._frontier.look_fails()
@@ -200,29 +215,43 @@ class Lanes:
         self._others = claimed.others
         if claimed.others:
             self._limited_at = now()
-        self._begin(claimed.claims)
+        self.begin(claimed.claims)
+
+    def _limited_is_due(self, now: float) -> bool:
+        return self._limited_at <= now and self._open and not self._stopping.is_set()
+
+    def _limited_is_next(self, now: float) -> bool:
+        """Now and then it goes first, for half of the room: a busy queue would leave it nothing."""
+        return self._limited_is_due(now) and not self._plain_is_next and now >= self._limited_looked + LOOK
 
     def _may_look_at_limited(self, now: float) -> bool:
         """Of limited work no more than there is room for at this moment: what waited here would hold up others."""
-        return self._limited_at <= now and self._open and not self._stopping.is_set() and self._free > 0
+        return self._limited_is_due(now) and self._free > 0
 
-    async def _look_at_limited(self, now: Callable[[], float]) -> None:
-        claim_id, limit, self._limited_at = new_claim_id(), min(BATCH, self._free), math.inf
+    async def _look_at_limited(self, limit: int, now: Callable[[], float]) -> None:
+        claim_id, self._limited_at = new_claim_id(), math.inf
         self._limited_looked = now()
         claimed = ClaimedLimited([], 0.0)  # if it fails: again, as soon as it can be asked
         try:
-            async with self._asking(claim_id, limit):
+            async with self.asking(claim_id, limit):
                 claimed = await self._link.claim_limited(claim_id, limit, alone=not self._attempts.alone)
         finally:
             if claimed.again is not None:
                 self._limited_at = min(self._limited_at, now() + claimed.again)
-        self._begin(claimed.claims)
+        self._plain_is_next = bool(claimed.claims)
+        if len(claimed.claims) >= limit:
+            self._limited_at, self._limited_looked = now(), -math.inf  # there may be more
+        elif claimed.further:
+            self._limited_at = min(self._limited_at, now() + self._stride)
+        self._stride = STRIDE if claimed.claims else min(2 * self._stride, MOST_STRIDE)
+        self.begin(claimed.claims)
 
     async def _exchange(self, completed: Sequence[Completion], going: Going | None) -> None:
         claim_id = new_claim_id()
+        self._plain_is_next = self._plain_is_next and going is None
         order = Order(claim_id, going.places if going else (), going.share if going else 0)
         try:
-            async with self._asking(claim_id if going else None, len(order.places) * order.share):
+            async with self.asking(claim_id if going else None, len(order.places) * order.share):
                 exchanged = await self._link.exchange(completed, order)
         except BaseException as error:
             self._ledger.returned(completed)
@@ -237,10 +266,10 @@ class Lanes:
                 self._limited_at = min(self._limited_at, self._limited_looked + LOOK)
         if going is not None:
             self._frontier.went_on(going, exchanged.claims)
-            self._begin(exchanged.claims)
+            self.begin(exchanged.claims)
 
     @asynccontextmanager
-    async def _asking(self, claim_id: ClaimId | None, limit: int) -> AsyncIterator[None]:
+    async def asking(self, claim_id: ClaimId | None, limit: int) -> AsyncIterator[None]:
         """While a statement is on its way: room is kept for what it claims, and its claim is expected."""
         self._ordered += limit
         self._flying += 1
@@ -266,7 +295,12 @@ class Lanes:
             if claim_id is not None:
                 self._coming.discard(claim_id)
 
-    def _begin(self, claims: list[Claim]) -> None:
+    @property
+    def free(self) -> int:
+        """Slots that nobody has or has been promised, while claims are made at all."""
+        return self._free if self._open and not self._stopping.is_set() else 0
+
+    def begin(self, claims: list[Claim]) -> None:
         if not claims:
             return
         self.claimed += len(claims)

@@ -11,9 +11,10 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
+from stepwell.beside import beside
 from stepwell.model.errors import ClaimLost, Unavailable
 from stepwell.model.ids import RunId
-from stepwell.model.outcome import Completed, CompletedWithin, Failed, Outcome
+from stepwell.model.outcome import Completed, CompletedWithin, Failed, Outcome, Released, Waiting
 from stepwell.model.run import Claim, Error, Reason
 from stepwell.telemetry import Telemetry, log
 from stepwell.worker.link import Completion, Link, Settlement
@@ -22,6 +23,14 @@ from stepwell.worker.run_task import failed
 GROUP = 500
 HEAVY, LOAD = 64 * 1024, 8 * 1024 * 1024
 """Bytes of a result that is too long for an exchange, and of those in one group that are."""
+ASIDE = 1.0
+"""Seconds between looks at outcomes whose run someone else holds locked."""
+
+
+class Refused(Failed):
+    """In place of an outcome that the database will not take, for a reason that will not pass."""
+
+    __slots__ = ()
 
 
 class Ledger:
@@ -32,17 +41,22 @@ class Ledger:
         *,
         settled: Callable[[Sequence[Settlement]], None],
         completed: Callable[[], None],
+        takes: Callable[[Claim, Outcome], bool],
     ) -> None:
         """`settled` is told of each group once the tables have its outcomes, or have refused them; `completed`,
-        that there is something to exchange."""
+        that there is something to exchange. `takes` tells whether someone else settles a run for its parent."""
         self._link = link
         self._telemetry = telemetry
         self._told_settled = settled
         self._told_completed = completed
+        self._takes = takes
         self._completed: deque[Completion] = deque()
         self._waiting: deque[Settlement] = deque()
         self._returned: deque[Sequence[Settlement]] = deque()
         self._recordings: set[asyncio.Task[None]] = set()
+        self._aside: set[Claim] = set()
+        """Those whose run someone else holds locked: they wait for that, and nobody waits for them."""
+        self._is_running = False
         self._unsettled = 0
         self._exchanging = True
         self._stirred = asyncio.Event()
@@ -55,15 +69,27 @@ class Ledger:
 
     def add(self, claim: Claim, outcome: Outcome) -> None:
         self._unsettled += 1
-        if type(outcome) is Completed and self._exchanging and claim.usage is None and len(outcome.result) <= HEAVY:
+        if (
+            type(outcome) is Completed
+            and self._exchanging
+            and claim.usage is None
+            and claim.node is None
+            and len(outcome.result) <= HEAVY
+        ):
             self._completed.append((claim, outcome))
             if len(self._completed) == 1:
                 self._told_completed()
+        elif claim.node is not None and self._takes(claim, outcome):
+            self._unsettled -= 1
+            return
         elif isinstance(outcome, CompletedWithin):
             completing = outcome.tx.complete(claim, outcome.result)
             recording = asyncio.create_task(self._record(claim, outcome, completing))
             self._recordings.add(recording)
             recording.add_done_callback(self._recordings.discard)
+        elif isinstance(outcome, Waiting):
+            self.settled([(claim, outcome)], {claim.id} if outcome.lost else ())
+            return
         else:
             self._waiting.append((claim, outcome))
             self._stirred.set()
@@ -110,7 +136,17 @@ class Ledger:
         """Wait until the tables have everything that was added."""
         await self._empty.wait()
 
+    async def save(self) -> None:
+        """The same, even if `run` has failed."""
+        if self._is_running:
+            await self.drained()
+        else:
+            async with beside(self.run()):
+                await self.drained()
+
     async def run(self) -> None:
+        self._is_running = True
+        self._stirred.set()
         try:
             while True:
                 await self._stirred.wait()
@@ -120,6 +156,7 @@ class Ledger:
                 while self._waiting:
                     await self._settle(self._next_group())
         finally:
+            self._is_running = False
             for recording in self._recordings:
                 recording.cancel()
             await asyncio.gather(*self._recordings, return_exceptions=True)
@@ -167,36 +204,49 @@ class Ledger:
 
     async def _settle(self, group: Sequence[Settlement], *, repeated: bool = False) -> None:
         """Settle a group, for as long as it takes. If it is refused as a whole, one by one."""
-        try:
-            lost = await self._insist(group, repeated=repeated)
-        except Exception as error:
-            if len(group) > 1:
-                log.warning("settling %d outcomes together failed, going one by one: %s", len(group), error)
-                for each in group:
-                    # An earlier try of the group may have lost its answer only.
-                    await self._settle([each], repeated=True)
-                return
-            lost = await self._give_up(group[0], error)
-        self.settled(group, lost)
-
-    async def _insist(self, group: Sequence[Settlement], *, repeated: bool) -> set[RunId]:
         pause = 0.05
         while True:
             try:
-                return await self._link.settle(group, repeated=repeated)
+                if repeated and not (group := await self._free(group)):
+                    return
+                lost = await self._link.settle(group, repeated=repeated)
             except Unavailable as error:
                 log.warning("%d outcomes wait for the database: %s", len(group), error)
                 # It may have committed before the answer was lost.
                 repeated = True
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 1.0)
+            except Exception as error:
+                return await self._apart(group, error)
+            else:
+                return self.settled(group, lost)
 
-    async def _give_up(self, settlement: Settlement, cause: Exception) -> set[RunId]:
-        """A result the database will not take, for a reason that will not pass, fails its attempt."""
-        claim, outcome = settlement
+    async def _free(self, group: Sequence[Settlement]) -> Sequence[Settlement]:
+        """Those that can be settled now. What someone else holds locked, for however long, holds up nobody else."""
+        blocked = await self._link.blocked([claim for claim, _ in group])
+        if not blocked and not self._aside:
+            return group
+        later = [each for each in group if each[0].id in blocked]
+        for claim in {claim for claim, _ in later} - self._aside:
+            log.warning("the outcome of %s %s waits: a transaction holds its run locked", claim.name, claim.id)
+        self._aside.difference_update([claim for claim, _ in group])
+        self._aside.update([claim for claim, _ in later])
+        if later:
+            asyncio.get_running_loop().call_later(ASIDE, self.returned, later)
+        return [each for each in group if each[0].id not in blocked]
+
+    async def _apart(self, group: Sequence[Settlement], cause: Exception) -> None:
+        if len(group) > 1:
+            log.warning("settling %d outcomes together failed, going one by one: %s", len(group), cause)
+            for each in group:
+                # An earlier try of the group may have lost its answer only.
+                await self._settle([each], repeated=True)
+            return
+        ((claim, outcome),) = group
         log.error("the outcome of %s %s cannot be stored: %s", claim.name, claim.id, cause)
-        if not isinstance(outcome, Completed):
+        if isinstance(outcome, Released | Refused):
             # There is nothing of the user's in it: the fault is ours or the schema's.
+            self._waiting.append((claim, outcome))
             raise cause
-        error = Error(type(cause).__name__, f"the result cannot be stored: {cause}", Reason.GAVE_UP)
-        return await self._insist([(claim, Failed(error))], repeated=True)
+        error = Error(type(cause).__name__, f"the outcome cannot be stored: {cause}", Reason.GAVE_UP)
+        await self._settle([(claim, Refused(error))], repeated=True)

@@ -12,7 +12,7 @@ from stepwell.model.outcome import Completed
 from stepwell.model.run import Claim
 from stepwell.store.borrowed import borrow
 from stepwell.store.lent import Lending, Lent
-from stepwell.store.pool import ANSWER, reaching
+from stepwell.store.pool import ANSWER, Tx, reaching
 from stepwell.store.statements import Statements
 
 
@@ -41,29 +41,38 @@ class LentTx:
         if self._lent is not None and not self._completing:
             self._lending.take_back(self._lent)
 
+    async def record(self, write: Callable[[Tx], Awaitable[None]]) -> None:
+        self._completing = True
+        await self._finish(write)
+
     async def _complete(self, claim: Claim, result: bytes) -> None:
+        async def complete(tx: Tx) -> None:
+            settled = await settle.apply(tx, settle.plan([(claim, Completed(result))]))
+            if claim.id not in settled.moved:
+                raise ClaimLost(claim.id, claim.attempt)
+
+        await self._finish(complete)
+        self._told_completed(claim)
+
+    async def _finish(self, write: Callable[[Tx], Awaitable[None]]) -> None:
         lent = self._lent
         if lent is None:
             raise WrongUse("the body returned before its current.tx() had begun: await what uses it")
         try:
-            await self._commit(lent, claim, result)
+            await self._commit(lent, write)
         except (asyncio.CancelledError, Unavailable):
             # No answer may ever come on it. To hang up rolls back as well, unless the commit was heard.
             lent.connection.terminate()
             raise
         finally:
             self._lending.take_back(lent)
-        self._told_completed(claim)
 
-    async def _commit(self, lent: Lent, claim: Claim, result: bytes) -> None:
+    async def _commit(self, lent: Lent, write: Callable[[Tx], Awaitable[None]]) -> None:
         if not self._kept:
             raise WrongUse("the body returned while its current.tx() block was open: await what uses it")
         with reaching():
             if not lent.connection.is_closed() and not lent.connection.is_in_transaction():
                 raise WrongUse("the body has ended the transaction of current.tx() itself: leave that to the block")
             async with asyncio.timeout(ANSWER):
-                moves = settle.plan([(claim, Completed(result))])
-                settled = await settle.apply(borrow(lent.connection, self._statements), moves)
-                if claim.id not in settled.moved:
-                    raise ClaimLost(claim.id, claim.attempt)
+                await write(borrow(lent.connection, self._statements))
                 await lent.transaction.commit()

@@ -1,15 +1,18 @@
-"""What a worker asks of the system: twelve verbs. How they travel is the link's business."""
+"""What a worker asks of the system: sixteen verbs. How they travel is the link's business."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
+from uuid import UUID
 
+from stepwell.model.events import Event
 from stepwell.model.ids import ClaimId, RunId
 from stepwell.model.notes import LineNote, Saved, StepNote
 from stepwell.model.outcome import Completed, Outcome
 from stepwell.model.run import Claim, Claimed, ClaimedLimited, Exchanged, Order
+from stepwell.model.turn import Advance, News, Written
 from stepwell.model.worker import Vitals
 from stepwell.own_tx import OwnTx
 
@@ -50,12 +53,30 @@ class Link(Protocol):
         """
         ...
 
+    async def blocked(self, claims: Sequence[Claim]) -> set[RunId]:
+        """Those whose run someone else holds locked at this moment: whoever settles them would wait for it."""
+        ...
+
+    async def news(self, claims: Sequence[Claim]) -> dict[UUID, News]:
+        """What there is for turns that are held. An id that is missing has lost its claim."""
+        ...
+
+    async def history(self, run_id: UUID, *, after: int) -> list[Event]:
+        """The history of a run, behind this event."""
+        ...
+
+    async def advance(self, advances: Sequence[Advance], claim_id: ClaimId) -> Written:
+        """Write what turns wrote, in one transaction. ClaimLost, and nothing is written, if one of those that move
+        others with them has lost its claim, or one of those."""
+        ...
+
     async def note(self, steps: Sequence[StepNote], lines: Sequence[LineNote]) -> None:
         """Write down what bodies said. To repeat it does no harm."""
         ...
 
-    async def save(self, claim: Claim, state: bytes, *, schema: int) -> int:
-        """Save a checkpoint; its version. Raises ClaimLost, or NewerCheckpoint."""
+    async def save(self, claim: Claim, state: bytes, *, schema: int, after: int | None) -> tuple[int, bool]:
+        """Save a checkpoint in place of the version that its attempt saved last; the version that is there now, and
+        whether this is it. Raises ClaimLost, or NewerCheckpoint."""
         ...
 
     async def load(self, claim: Claim) -> Saved | None:
@@ -74,15 +95,29 @@ class Link(Protocol):
         """For the lease's own thread and loop: a way to renew that shares nothing with the other verbs."""
         ...
 
+    async def unblock(self) -> None:
+        """Let workflows go on that stopped at other code than this worker has."""
+        ...
+
     async def leave(self) -> None:
         """Give up the lease: this worker is gone."""
         ...
 
     def hear(
-        self, *, work: Callable[[], None], cancelled: Callable[[Container[str] | None], None]
+        self,
+        *,
+        work: Callable[[], None],
+        cancelled: Callable[[Container[str] | None], None],
+        arrived: Callable[[Container[str] | None], None],
     ) -> Callable[[], None]:
-        """Be told that there may be work, or which runs were cancelled (None: any); the answer ends it."""
+        """Be told that there may be work, which runs were cancelled, or for which in a turn something arrived (None:
+        any); the answer ends it."""
         ...
 
     @property
     def hears(self) -> bool: ...
+
+    @property
+    def queues(self) -> Sequence[str] | None:
+        """Those that this worker serves; None: every one."""
+        ...

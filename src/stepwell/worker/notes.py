@@ -10,17 +10,18 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
 from stepwell.beside import within
 from stepwell.capture import capturing
-from stepwell.context import Running
+from stepwell.context import Running, noted
 from stepwell.model.errors import Unavailable
 from stepwell.model.ids import RunId
-from stepwell.model.notes import LineNote, Noted, Saved, StepNote
+from stepwell.model.notes import LineNote, Saved, Saves, StepNote
 from stepwell.model.run import Claim
+from stepwell.patience import patiently
 from stepwell.telemetry import log
 from stepwell.worker.link import Link
 
@@ -33,8 +34,6 @@ GROUP = 1000
 """Lines, or steps, of one statement."""
 WAITING = 20_000
 """Lines that may wait for the database. Beyond, they are left out, and counted."""
-PATIENCE = 15.0
-"""Seconds for which a checkpoint outlasts a database that is away."""
 
 
 class Notes:
@@ -61,7 +60,7 @@ class Notes:
     def progress(self, here: Running, step: str, done: float, total: float | None, detail: bytes | None) -> None:
         claim = here.claim
         with self._lock:
-            taken = self._noted(here).takes_step(step)
+            taken = noted(here).takes_step(step)
             if taken:
                 note = StepNote(claim.id, claim.attempt, step, done, total, detail, time.monotonic())
                 self._steps[claim.id, step] = note
@@ -73,18 +72,18 @@ class Notes:
     def line(self, here: Running, level: str, logger: str, message: str) -> None:
         claim = here.claim
         with self._lock:
-            noted = self._noted(here)
-            if len(self._lines) < WAITING and noted.takes_line(len(message.encode())):
+            said = noted(here)
+            if len(self._lines) < WAITING and said.takes_line(len(message.encode())):
                 at = time.monotonic()
-                self._lines.append(LineNote(claim.id, claim.attempt, noted.lines, level, logger, message, at))
+                self._lines.append(LineNote(claim.id, claim.attempt, said.lines, level, logger, message, at))
             else:
-                self._leave_out(here, noted, 0 if len(self._lines) < WAITING else 1)
+                self._leave_out(here, 0 if len(self._lines) < WAITING else 1)
         self._wake()
 
     def leave_out(self, here: Running, lines: int) -> None:
         if lines:
             with self._lock:
-                self._leave_out(here, self._noted(here), lines)
+                self._leave_out(here, lines)
             self._wake()
 
     def ended(self) -> None:
@@ -92,13 +91,8 @@ class Notes:
         self._soon.set()
         self._stirred.set()
 
-    def _noted(self, here: Running) -> Noted:
-        if here.noted is None:
-            here.noted = Noted()
-        return here.noted
-
-    def _leave_out(self, here: Running, noted: Noted, lines: int) -> None:
-        noted.dropped += lines
+    def _leave_out(self, here: Running, lines: int) -> None:
+        noted(here).dropped += lines
         self._short[here.claim] = here
 
     def _wake(self) -> None:
@@ -167,20 +161,40 @@ class Notes:
 
     # -- checkpoints
 
-    async def save(self, claim: Claim, state: bytes, schema: int) -> int:
-        return await self._at_home(lambda: self._link.save(claim, state, schema=schema))
+    async def save(self, here: Running, state: bytes, schema: int) -> int:
+        with self._lock:
+            said = noted(here)
+            saves = said.saves = said.saves or Saves()
+        return await self._at_home(lambda: self._save(here.claim, state, schema, saves))
 
-    async def load(self, claim: Claim) -> Saved | None:
-        return await self._at_home(lambda: self._link.load(claim))
+    async def _save(self, claim: Claim, state: bytes, schema: int, saves: Saves) -> int:
+        """In place of the one before, and of no other: a first try that arrives late is refused."""
+
+        async def save(again: bool) -> int:
+            while True:
+                version, saved = await self._link.save(claim, state, schema=schema, after=saves.last)
+                # If it was not this one, it was our own first try; or an earlier one, where one was given up.
+                if saved or (again and not was_in_doubt):
+                    return version
+                saves.last = version
+
+        async with saves.turn:
+            was_in_doubt, saves.in_doubt = saves.in_doubt, True
+            saves.last = await patiently(save)
+            saves.in_doubt = was_in_doubt
+            return saves.last
+
+    async def load(self, here: Running) -> Saved | None:
+        return await self._at_home(lambda: patiently(lambda _again: self._link.load(here.claim)))
 
     def wait_for(self, asked: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(asked, self._home).result()
 
-    async def _at_home(self, ask: Callable[[], Awaitable[T]]) -> T:
+    async def _at_home(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """On the worker's own loop, where its connections are: a thread may have one of its own."""
         if asyncio.get_running_loop() is self._home:
-            return await _patiently(ask)
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_patiently(ask), self._home))
+            return await ask()
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(ask(), self._home))
 
     @property
     def _home(self) -> asyncio.AbstractEventLoop:
@@ -190,20 +204,7 @@ class Notes:
 
 
 def _left_out(here: Running) -> LineNote:
-    noted, claim = here.noted or Noted(), here.claim
-    lines = "1 more line was" if noted.dropped == 1 else f"{noted.dropped} more lines were"
-    text = f"{lines} left out: an attempt keeps {noted.lines} of those it wrote"
-    return LineNote(claim.id, claim.attempt, noted.lines + 1, "WARNING", "stepwell", text, time.monotonic())
-
-
-async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
-    """Outlast a short absence of the database. What is asked may be asked twice."""
-    end, pause = time.monotonic() + PATIENCE, 0.05
-    while True:
-        try:
-            return await ask()
-        except Unavailable:
-            if time.monotonic() + pause > end:
-                raise
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, 1.0)
+    said, claim = noted(here), here.claim
+    lines = "1 more line was" if said.dropped == 1 else f"{said.dropped} more lines were"
+    text = f"{lines} left out: an attempt keeps {said.lines} of those it wrote"
+    return LineNote(claim.id, claim.attempt, said.lines + 1, "WARNING", "stepwell", text, time.monotonic())

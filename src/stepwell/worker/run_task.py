@@ -9,7 +9,7 @@ from stepwell.context import Running, running
 from stepwell.executors.base import Body, Executor, ProcessDied, code_text, message_text, traceback_text, type_names
 from stepwell.model.errors import NotEncodable
 from stepwell.model.outcome import Completed, CompletedWithin, Failed, Outcome, Snoozed
-from stepwell.model.raised import Fatal, Snooze
+from stepwell.model.raised import Fatal, Snooze, delay_of
 from stepwell.model.run import OVERDUE, Error, Reason
 
 
@@ -17,12 +17,13 @@ async def run_task(attempt: Running, body: Body, executor: Executor, *, begun: C
     """How the attempt ended. Raises only CancelledError, when the worker itself ends it."""
     running.set(attempt)
     try:
-        result = await executor.run(body, attempt.claim.input, begun)
-        return Completed(result) if attempt.tx is None else CompletedWithin(result, attempt.tx)
+        try:
+            result = await executor.run(body, attempt.claim.input, begun)
+            return Completed(result) if attempt.tx is None else CompletedWithin(result, attempt.tx)
+        except Snooze as snooze:
+            return Snoozed(delay_of(snooze))
     except asyncio.CancelledError:
         raise
-    except Snooze as snooze:
-        return Snoozed(snooze.delay)
     except BaseException as error:  # user code: whatever it raises is its outcome
         return failed(error)
 

@@ -25,15 +25,19 @@ from stepwell.model.run import Claim
 from stepwell.own_tx import lend_from_here
 from stepwell.telemetry import Telemetry, log
 from stepwell.worker.attempts import CLEANUP, Attempts, Bodies
+from stepwell.worker.hosted import Hosted
 from stepwell.worker.lanes import Lanes
 from stepwell.worker.lease import Lease
 from stepwell.worker.ledger import Ledger
 from stepwell.worker.link import Link, Settlement
 from stepwell.worker.notes import Notes
+from stepwell.worker.turns import Turns
 
 WATCH = 1.0
 WATCH_ALL = 10.0
 """Seconds between looks at what is known to be held, and at all that is."""
+UNBLOCK = 60.0
+"""Seconds between looks for workflows that wait for other code."""
 FLUSH = 10.0
 """Seconds a stopping worker tries to record its last outcomes. After that they are reaped."""
 
@@ -54,39 +58,45 @@ class Worker:
         self._telemetry = telemetry
         self._lease = Lease(link, lease, lost=self._lease_lost, back=self._lease_back, load=self._load)
         self._look = asyncio.Event()
-        self._ledger = Ledger(link, telemetry, settled=self._settled, completed=self._stir)
+        self._turns = Turns(link, bodies.executors, bodies.tasks)
+        self._ledger = Ledger(
+            link, telemetry, settled=self._settled, completed=self._stir, takes=self._turns.takes
+        )  # fmt: skip
         self._notes = Notes(link, capture=capture)
         self._attempts = Attempts(
             bodies, slots=slots, settle=self._ledger.add, ended=self._stir, apart=self._apart, inside=self._notes,
-            noted=self._notes.ended,
+            noted=self._notes.ended, turn=self._turns.run_turn, turns=self._turns.expect,
         )  # fmt: skip
         self._lanes = Lanes(link, self._attempts, self._ledger, telemetry, slots=slots, unheard=self._look.set)
+        self._turns.live_in(Hosted(link, self._lanes, self._attempts, self._ledger, telemetry))
         self._stopping = False
         self._gone = asyncio.Event()
 
     async def run(self) -> None:
         """Work until `stop`. Any part that ends by itself ends the worker: none may die unseen."""
         lend_from_here(self._link.lend)
-        unhear = self._link.hear(work=self._lanes.heard, cancelled=self._cancelled)
+        unhear = self._link.hear(work=self._lanes.heard, cancelled=self._cancelled, arrived=self._turns.heard)
         try:
             await self._lease.hold()
             if not self._stopping:
                 self._lanes.open()
                 self._telemetry.tell("worker.ready")
-            parts = (self._ledger.run(), self._watch(), self._lease.fails(), self._notes.run())
+            parts = (self._ledger.run(), self._watch(), self._lease.fails(), self._notes.run(), self._unblock())
             async with beside(*parts):
                 try:
                     await self._lanes.run()
-                except Exception:
+                    self._ledger.no_more_exchanges()
+                    await self._attempts.idle()
+                    await within(FLUSH, self._flushed())
+                except BaseException:
+                    # A part that fails beside us is heard of as a cancellation.
                     await self._save()
                     raise
-                self._ledger.no_more_exchanges()
-                await self._attempts.idle()
-                await within(FLUSH, self._flushed())
                 await within(CLEANUP, self._noted())
         finally:
             unhear()
             self._attempts.end_all(None)
+            self._turns.close()
             await self._lease.release()
             await self._leave()
             self._gone.set()
@@ -104,12 +114,17 @@ class Worker:
         self._attempts.abandon()
 
     async def _save(self) -> None:
-        """After a failure of ours: record what is known, so that nothing that ended is run again for it."""
+        """After a failure of ours: record what is known, so that nothing that ended is run again for it, and what has
+        not is no failure of its own."""
+        self._lanes.close()
         self._ledger.no_more_exchanges()
         self._attempts.end_all(Released())
         await within(CLEANUP, self._attempts.idle())
         self._attempts.abandon()
-        await within(FLUSH, self._ledger.drained())
+        await within(FLUSH, self._ledger.save())
+        if self._lanes.unheard:
+            await within(CLEANUP, self.compare())
+            await within(FLUSH, self._ledger.save())
 
     async def stopped(self) -> None:
         """Wait until a stopping worker has recorded what it could, and left."""
@@ -120,6 +135,7 @@ class Worker:
         while self._lanes.unheard:
             self._look.set()
             await asyncio.sleep(WATCH / 20)
+        await self._turns.landed()
         await self._ledger.drained()
 
     async def _noted(self) -> None:
@@ -193,6 +209,18 @@ class Worker:
         for claim in unheard:
             log.warning("run %s was claimed without our hearing of it: released", claim.id)
             self._attempts.give_back(claim)
+
+    async def _unblock(self) -> None:
+        """Workflows that wait for other code may fit ours: at once, and now and then, since one may come to wait while
+        older code still runs beside ours."""
+        while True:
+            try:
+                await self._link.unblock()
+            except Unavailable as error:
+                log.warning("workflows that wait for other code wait for the database: %s", error)
+                await asyncio.sleep(WATCH)
+            else:
+                await asyncio.sleep(UNBLOCK)
 
     async def _leave(self) -> None:
         try:

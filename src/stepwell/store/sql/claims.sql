@@ -6,20 +6,26 @@
 -- skipping from one to the next along the same index. Each gets an equal share of the claim: no queue
 -- starves another, and nothing is locked that is not taken. Of the runs that must be alone, one at most.
 -- The update does not ask for 'pending' again: the rows are locked, and asking would offer it that index.
--- A few go to who has waited long behind more urgent ones, a second for each step of priority between them: to be
--- less urgent is to be slower, and not to starve. Queues with a limit, and runs with a limit key, are left to claim_limited_runs; `limited` tells that there are
--- some, in a row of its own if nothing was claimed.
+-- A tenth of each share goes to who has waited long behind more urgent ones, a second for each step of priority between
+-- them, and the oldest of all these first: to be less urgent is to be slower, and not to starve. Queues with a limit,
+-- and runs with a limit key, are left to claim_limited_runs; `others` tells that there are some, in a row of its own if
+-- nothing was claimed.
 with recursive busy (queue) as (
-    (select r.queue
-       from stepwell.runs r
-      where r.state = 'pending' and r.limit_key is null and :queues::text[] is null
-      order by r.queue
-      limit 1)
+    (select r.queue from stepwell.runs r
+      where r.state = 'pending' and r.limit_key is null and :queues::text[] is null order by r.queue limit 1)
      union all
     select (select r.queue from stepwell.runs r
              where r.state = 'pending' and r.limit_key is null and r.queue > b.queue order by r.queue limit 1)
       from busy b
      where b.queue is not null
+), keyed (queue) as (
+    (select r.queue from stepwell.runs r
+      where r.state = 'pending' and r.limit_key is not null and :queues::text[] is null order by r.queue limit 1)
+     union all
+    select (select r.queue from stepwell.runs r
+             where r.state = 'pending' and r.limit_key is not null and r.queue > k.queue order by r.queue limit 1)
+      from keyed k
+     where k.queue is not null
 ), open as (
     select o.queue
       from (select unnest(:queues::text[]) as queue union all select b.queue from busy b) o
@@ -31,39 +37,6 @@ with recursive busy (queue) as (
        and exists (select from stepwell.workers w where w.id = :worker::uuid and w.lease_until > stepwell.now()
                      and w.stopped_at is null)
      order by random()
-), level (queue, best, priority) as (
-    select o.queue, f.priority, f.priority
-      from open o
-     cross join lateral (select r.priority from stepwell.runs r
-                          where r.state = 'pending' and r.limit_key is null and r.queue = o.queue
-                          order by r.priority, r.id limit 1) f
-     union all
-    select l.queue, l.best, (select r.priority from stepwell.runs r
-                              where r.state = 'pending' and r.limit_key is null and r.queue = l.queue
-                                and r.priority > l.priority
-                              order by r.priority, r.id limit 1)
-      from level l
-     where l.priority is not null
-), aged as materialized (
-    select p.id
-      from level l
-     cross join lateral (
-           select r.id
-             from stepwell.runs r
-            where r.state = 'pending'
-              and r.limit_key is null
-              and r.queue = l.queue
-              and r.priority = l.priority
-              and r.id < stepwell.id_at(stepwell.now() - (l.priority - l.best) * :ageing::interval)
-              and not r.alone
-              and r.name = any(:names::text[])
-              and (r.expires_at is null or r.expires_at > stepwell.now())
-            order by r.priority, r.id
-            limit :aged
-              for update skip locked
-           ) p
-     where l.priority > l.best
-     limit :aged
 ), lone as materialized (
     select r.id
       from stepwell.runs r
@@ -77,12 +50,44 @@ with recursive busy (queue) as (
      order by r.failures, r.id
      limit 1
        for update skip locked
-), share (size) as (
+), share (size) as materialized (
     select greatest(1, (:limit - (select count(*) from lone)) / nullif(count(*), 0)) from open
-), next as materialized (
-    select l.id from lone l
+), level (queue, aged, best, priority) as (
+    select o.queue, floor((select s.size from share s) / 10.0 + random())::int, null::int, 0 from open o
      union all
-    select a.id from aged a
+    select l.queue, l.aged, coalesce(l.best, n.priority), n.priority
+      from level l
+     cross join lateral (select (select r.priority from stepwell.runs r
+                                  where r.state = 'pending' and r.limit_key is null and r.queue = l.queue
+                                    and r.priority > l.priority
+                                  order by r.priority, r.id limit 1)::int as priority) n
+     where l.aged > 0 and n.priority is not null
+), old as materialized (
+    select l.aged, p.id, row_number() over (partition by l.queue order by p.id) as place
+      from level l
+     cross join lateral (
+           select r.id
+             from stepwell.runs r
+            where r.state = 'pending'
+              and r.limit_key is null
+              and r.queue = l.queue
+              and r.priority = l.priority
+              and r.id < stepwell.id_at(stepwell.now() - (l.priority - l.best) * :ageing::interval)
+              and not r.alone
+              and r.name = any(:names::text[])
+              and (r.expires_at is null or r.expires_at > stepwell.now())
+            order by r.priority, r.id
+            limit l.aged
+           ) p
+     where l.priority > l.best
+), aged as materialized (
+    select p.id from old o
+     cross join lateral (select r.id from stepwell.runs r where r.id = o.id and r.state like 'pending'
+                            for update skip locked) p
+     where o.place <= o.aged
+     limit :aged
+), next as materialized (
+    select l.id from lone l union all select a.id from aged a
      union all
     select p.id
       from open o
@@ -109,21 +114,23 @@ with recursive busy (queue) as (
            started_at = stepwell.now()
      where r.id = any(array(select n.id from next n))
     returning r.id, r.name, r.queue, r.priority, r.attempt, r.failures, r.input, r.retry, r.timeout, r.key, r.tags,
-              r.root_id, r.alone, false as limited, r.deadline_at - stepwell.now() as deadline, r.expires_at - stepwell.now() as expiry
+              r.root_id, r.alone, false as limited, r.deadline_at - stepwell.now() as deadline, r.expires_at - stepwell.now() as expiry, r.node
 )
-select l.limited as others, (select s.size from share s) as share, c.*
+select l.others, (select s.size from share s) as share, c.*
   from (select exists (select from stepwell.queues q
-                        where (q.capped or q.keyed)
+                        where q.capped
                           and q.paused_at is null
                           and (:queues::text[] is null or q.name = any(:queues::text[]))
                           -- not `exists`, which may be planned as a list of all that is pending
-                          and (q.name = (select r.queue from stepwell.runs r
-                                          where r.state = 'pending' and r.limit_key is not null and r.queue = q.name
+                          and q.name = (select r.queue from stepwell.runs r
+                                         where r.state = 'pending' and r.limit_key is null and r.queue = q.name
+                                         order by r.priority, r.id limit 1))
+            or exists (select from (select unnest(:queues::text[]) as queue union all select k.queue from keyed k) k
+                        where k.queue = (select r.queue from stepwell.runs r
+                                          where r.state = 'pending' and r.limit_key is not null and r.queue = k.queue
                                           order by r.limit_key, r.priority, r.id limit 1)
-                            or q.capped and q.name = (select r.queue from stepwell.runs r
-                                                       where r.state = 'pending' and r.limit_key is null
-                                                         and r.queue = q.name
-                                                       order by r.priority, r.id limit 1))) as limited) l
+                          and not exists (select from stepwell.queues q
+                                           where q.name = k.queue and q.paused_at is not null)) as others) l
   left join claimed c on true;
 
 -- name: exchange_runs
@@ -184,7 +191,7 @@ with done as (
            started_at = stepwell.now()
      where r.id = any(array(select n.id from next n))
     returning r.id, r.name, r.queue, r.priority, r.attempt, r.failures, r.input, r.retry, r.timeout, r.key, r.tags,
-              r.root_id, r.alone, false as limited, r.deadline_at - stepwell.now() as deadline, r.expires_at - stepwell.now() as expiry
+              r.root_id, r.alone, false as limited, r.deadline_at - stepwell.now() as deadline, r.expires_at - stepwell.now() as expiry, r.node
 )
 select m.moved, m.said, c.*
   from (select case when (select count(*) from kept) < cardinality(:ids::uuid[])

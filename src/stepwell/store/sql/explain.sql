@@ -1,14 +1,34 @@
 -- explain: what stands around a run. A few statements, each bounded, each by an index; nothing of an input is read.
 
 -- name: run_facts
-select stepwell.now() as now, a.id, a.name, a.queue, a.priority, a.state, a.attempt, a.failures, a.created_at, a.due_at,
+select stepwell.now() as now, a.id, a.name, r.name as claim_name, a.kind, a.queue, a.priority, a.state, a.attempt, a.failures, a.created_at, a.due_at,
        a.expires_at, a.started_at, a.finished_at, a.claimed_by,
        a.error ->> 'type' || ': ' || left(a.error ->> 'message', 500) as error,
+       r.waits_for, r.blocked, r.paused_at, r.paused_by, coalesce(r.pausing, false) as pausing, r.history_from,
        coalesce(r.alone, false) as alone, r.deadline_at, r.debounce_key is not null as debounced,
-       coalesce(r.limit_key, (select f.limit_key from stepwell.finished_runs f where f.id = a.id limit 1)) as limit_key
+       coalesce(r.limit_key, (select f.limit_key from stepwell.finished_runs f where f.id = a.id limit 1),
+                (select k.limit_key from stepwell.kept_runs k where k.id = a.id)) as limit_key
   from stepwell.all_runs a
   left join stepwell.runs r on r.id = a.id
  where a.id = :id::uuid;
+
+-- name: awaited_runs
+-- Live runs that a workflow started since it began, of the names that it waits for: some of them, and how many there
+-- are, as far as it is worth counting.
+select r.id, stepwell.plain_name(r.name) as name, r.state, count(*) over () as runs
+  from (select e.idx, (e.data ->> 'run')::uuid as id
+          from stepwell.events e
+         where e.run_id = :id::uuid
+           and e.idx >= :begun::integer
+           and e.type in ('TaskScheduled', 'ChildStarted')
+         order by e.idx desc
+         limit :most) e
+  join stepwell.runs r on r.id = e.id and stepwell.plain_name(r.name) = any(:names::text[])
+ order by e.idx
+ limit :limit;
+
+-- name: last_event
+select e.idx, e.type, e.at from stepwell.events e where e.run_id = :id::uuid order by e.idx desc limit 1;
 
 -- name: last_attempt
 select a.attempt, a.outcome, a.ended_at, a.error ->> 'type' || ': ' || left(a.error ->> 'message', 500) as error
@@ -40,7 +60,7 @@ select l.paused_at, l.paused_by, l.concurrency, l.rate, l.rate_period,
   from limits l
  cross join lateral (select coalesce(sum(u.uses), 0) as uses, min(u.part) as first
                        from stepwell.rate_uses u
-                      where u.queue = :queue::text and u.part >= l.part - 100) u;
+                      where u.queue = :queue::text and u.part between l.part - 100 and l.part + 100) u;
 
 -- name: slot_holders
 -- Some of the runs that count against a limit: of the queue, or of one key in it.

@@ -2,8 +2,9 @@
 -- lines are not, for nothing is decided by them: an attempt's number is enough to keep a late one in its place.
 
 -- name: save_checkpoint
--- Nothing comes back if the claim is lost, or if what is there was saved by newer code. The run stays locked
--- meanwhile: who takes the claim away waits, and then this is refused, or it sees what was saved.
+-- Nothing comes back if the claim is lost, if what is there was saved by newer code, or if it is not what this attempt
+-- saved last (:after; null, nothing yet): then this is a try that was given up, and comes too late. The run stays
+-- locked meanwhile: who takes the claim away waits, and then this is refused, or it sees what was saved.
 with held as materialized (
     select r.id, r.attempt
       from stepwell.runs r
@@ -22,6 +23,8 @@ select h.id, 1, :schema::int, h.attempt, :state::jsonb, stepwell.now()
        state = excluded.state,
        saved_at = excluded.saved_at
  where c.schema <= excluded.schema
+   and case when :after::int is null then c.attempt < excluded.attempt
+            else c.attempt = excluded.attempt and c.version = :after::int end
 returning c.version;
 
 -- name: load_checkpoint

@@ -14,31 +14,66 @@ select clock_timestamp() as clock,
          where a.backend_type = 'client backend') as oldest_transaction;
 
 -- name: work_facts
--- One row about the work: who is there to do it, and how long it has waited.
+-- One row about the work: who is there to do it, and how long it has waited. The oldest is the first of its queue, its
+-- key and its priority: found by skipping from one to the next, as far as that and counting are worth it.
+with recursive plain (queue, priority, created_at) as (
+    (select r.queue, r.priority, r.created_at from stepwell.runs r
+      where r.state = 'pending' and r.limit_key is null
+      order by r.queue, r.priority, r.id limit 1)
+     union all
+    select n.*
+      from plain p
+     cross join lateral (select r.queue, r.priority, r.created_at from stepwell.runs r
+                          where r.state = 'pending' and r.limit_key is null
+                            and (r.queue, r.priority) > (p.queue, p.priority)
+                          order by r.queue, r.priority, r.id limit 1) n
+), keyed (queue, limit_key, priority, created_at) as (
+    (select r.queue, r.limit_key, r.priority, r.created_at from stepwell.runs r
+      where r.state = 'pending' and r.limit_key is not null
+      order by r.queue, r.limit_key, r.priority, r.id limit 1)
+     union all
+    select n.*
+      from keyed k
+     cross join lateral (select r.queue, r.limit_key, r.priority, r.created_at from stepwell.runs r
+                          where r.state = 'pending' and r.limit_key is not null
+                            and (r.queue, r.limit_key, r.priority) > (k.queue, k.limit_key, k.priority)
+                          order by r.queue, r.limit_key, r.priority, r.id limit 1) n
+)
 select (select count(*) from stepwell.workers w where w.lease_until > stepwell.now()) as workers,
        (select coalesce(sum(w.slots), 0) from stepwell.workers w where w.lease_until > stepwell.now()) as slots,
-       (select count(*) from stepwell.runs r where r.state = 'pending' and r.limit_key is null)
-       + (select count(*) from stepwell.runs r where r.state = 'pending' and r.limit_key is not null) as pending,
-       (select extract(epoch from stepwell.now() - least(
-                   (select min(r.created_at) from stepwell.runs r where r.state = 'pending' and r.limit_key is null),
-                   (select min(r.created_at) from stepwell.runs r
-                     where r.state = 'pending' and r.limit_key is not null)))::float8) as oldest_pending,
+       (select count(*) from (select from stepwell.runs r where r.state = 'pending' and r.limit_key is null
+                               limit 100000) p)
+       + (select count(*) from (select from stepwell.runs r where r.state = 'pending' and r.limit_key is not null
+                                 limit 100000) k) as pending,
+       (select extract(epoch from stepwell.now() - min(f.created_at))::float8
+          from ((select p.created_at from plain p limit 10000)
+                 union all (select k.created_at from keyed k limit 10000)) f) as oldest_pending,
        (select count(*) from stepwell.runs r where r.claimed_by is not null) as running;
 
 -- name: moving_runs
--- Live runs, newest first, and those that finished in the last `since`; no payload is read.
-(select r.id, r.name, r.state, r.attempt, null::float8 as seconds, null::text as error,
+-- Live runs, newest first, and those that finished in the last `since`, among the newest `:most`; no payload is read.
+(select r.id, stepwell.plain_name(r.name) as name, r.state, r.attempt, null::float8 as seconds, null::text as error,
         extract(epoch from r.due_at - stepwell.now())::float8 as due_in
    from stepwell.runs r
   order by r.id desc
   limit :limit)
 union all
-(select f.id, f.name, f.state, f.attempt, extract(epoch from f.finished_at - f.started_at)::float8,
+(select f.id, stepwell.plain_name(f.name), f.state, f.attempt, extract(epoch from f.finished_at - f.started_at)::float8,
         f.error ->> 'type' || ': ' || left(f.error ->> 'message', 200), null
-   from stepwell.finished_runs f
+   from (select * from stepwell.finished_runs f
+          where f.finished_at > stepwell.now() - interval '1 day'
+          order by f.id desc
+          limit :most) f
   where f.finished_at > stepwell.now() - :since::interval
   order by f.id desc
   limit :limit);
 
 -- name: count_runs
-select r.state, count(*) as runs from stepwell.all_runs r group by r.state;
+-- As far as counting is worth it.
+select s.state, count(*) as runs
+  from ((select r.state from stepwell.runs r limit :most)
+         union all
+        (select f.state from stepwell.finished_runs f limit :most)
+         union all
+        (select k.state from stepwell.kept_runs k limit :most)) s
+ group by s.state;

@@ -14,13 +14,20 @@ values (:name::text, :concurrency::int, :rate::int, :rate_period::interval, :per
 returning q.name;
 
 -- name: count_in
--- Runs that were claimed before their queue had a limit count from now on.
+-- Runs that were claimed before their queue had a limit count from now on. Those that somebody holds are ending, as a
+-- rule: in the transaction that sets the limit, and keeps everybody from claiming, nobody waits for them.
+with next as materialized (
+    select r.id
+      from stepwell.runs r
+     where r.claimed_by is not null
+       and r.queue = :name::text
+       and r.slot is null
+       and exists (select from stepwell.queues q where q.name = r.queue and q.capped)
+       for update skip locked
+)
 update stepwell.runs r
    set slot = coalesce(r.limit_key, '')
- where r.claimed_by is not null
-   and r.queue = :name::text
-   and r.slot is null
-   and exists (select from stepwell.queues q where q.name = r.queue and q.capped);
+ where r.id = any(array(select n.id from next n));
 
 -- name: pause_queue
 insert into stepwell.queues as q (name, paused_at, paused_by)
@@ -39,7 +46,8 @@ update stepwell.queues q
 returning q.name;
 
 -- name: queues_seen
--- Every queue that has settings, pending runs or running ones, found by skipping along the indexes.
+-- Every queue that has settings, pending runs or running ones, found by skipping along the indexes. What is pending is
+-- counted as far as that is worth it.
 with recursive plain (queue) as (
     (select r.queue from stepwell.runs r where r.state = 'pending' and r.limit_key is null order by r.queue limit 1)
      union all
@@ -57,13 +65,21 @@ with recursive plain (queue) as (
     select r.queue from running r
 )
 select s.name, q.concurrency, q.rate, q.rate_period, q.per_key, q.keep, q.paused_at, q.paused_by,
-       (select count(*) from stepwell.runs r where r.state = 'pending' and r.limit_key is null and r.queue = s.name)
-       + (select count(*) from stepwell.runs r
-           where r.state = 'pending' and r.limit_key is not null and r.queue = s.name) as pending,
+       least(:most::int,
+             (select count(*) from (select from stepwell.runs r
+                                     where r.state = 'pending' and r.limit_key is null and r.queue = s.name
+                                     limit :most::int) p)
+             + (select count(*) from (select from stepwell.runs r
+                                       where r.state = 'pending' and r.limit_key is not null and r.queue = s.name
+                                       limit :most::int) k)) as pending,
        coalesce((select r.runs from running r where r.queue = s.name), 0) as running,
-       (select r.created_at from stepwell.runs r
-         where r.state = 'pending' and r.limit_key is null and r.queue = s.name
-         order by r.priority, r.id limit 1) as first_pending,
+       least((select r.created_at from stepwell.runs r
+               where r.state = 'pending' and r.limit_key is null and r.queue = s.name
+               order by r.priority, r.id limit 1),
+             (select min(k.created_at)
+                from (select r.created_at from stepwell.runs r
+                       where r.state = 'pending' and r.limit_key is not null and r.queue = s.name
+                       order by r.limit_key, r.priority, r.id limit 100) k)) as first_pending,
        (select count(*) from stepwell.workers w
          where w.lease_until > stepwell.now() and w.stopped_at is null
            and (w.queues is null or s.name = any(w.queues))) as workers

@@ -3,6 +3,10 @@
 -- name: run_by_id
 select * from stepwell.all_runs r where r.id = :id::uuid;
 
+-- name: first_version
+-- Of the code that a workflow began with.
+select e.data ->> 'version' as version from stepwell.events e where e.run_id = :id::uuid and e.idx = 1;
+
 -- name: run_id_by_key
 select k.run_id from stepwell.keys k where k.key = :key;
 
@@ -27,7 +31,7 @@ select k.id, k.name, k.state, k.result, k.error, k.attempt
 select f.id, f.name, f.state, f.result, f.error, f.attempt
   from stepwell.finished_runs f
  where f.id = any(:ids::uuid[])
-   and f.finished_at between stepwell.now() - interval '1 hour' and stepwell.now();
+   and f.finished_at between stepwell.now() - interval '1 hour' and stepwell.now() + interval '1 second';
 
 -- name: existing_runs
 select r.id from stepwell.runs r where r.id = any(:ids::uuid[])
@@ -49,11 +53,50 @@ select a.*, w.host, w.pid
  order by a.attempt;
 
 -- name: list_runs
--- Newest first; the page ends where the next begins. A filter that is null lets everything through.
+-- Newest first; the page ends where the next begins: not `or`, which would walk there from the newest. A filter that
+-- is null lets everything through. An id was made by its caller's clock, which may be off by an hour.
 select *
   from stepwell.all_runs r
- where (:after::uuid is null or r.id < :after::uuid)
+ where r.id < coalesce(:after::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+   and r.id > greatest('00000000-0000-0000-0000-000000000000', stepwell.id_at(:since::timestamptz - interval '1 hour'))
    and (:states::text[] is null or r.state = any(:states::text[]))
+   and (:name::text is null or r.name = :name::text)
+   and (:queue::text is null or r.queue = :queue::text)
+   and (:kind::text is null or r.kind = :kind::text)
+   and (:tags::jsonb is null or r.tags @> :tags::jsonb)
+   and (:error::text is null or r.error ->> 'type' = :error::text or r.error ->> 'code' = :error::text)
+   and (:since::timestamptz is null or r.created_at >= :since::timestamptz)
+ order by r.id desc
+ limit :limit;
+
+-- name: list_failed_runs
+-- The same of those that failed, which are few and have an index. What is live is left out by its `finished_at`.
+select *
+  from stepwell.all_runs r
+ where r.id < coalesce(:after::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+   and r.id > greatest('00000000-0000-0000-0000-000000000000', stepwell.id_at(:since::timestamptz - interval '1 hour'))
+   and r.finished_at is not null
+   and r.state = 'failed'
+   and (:name::text is null or r.name = :name::text)
+   and (:queue::text is null or r.queue = :queue::text)
+   and (:kind::text is null or r.kind = :kind::text)
+   and (:tags::jsonb is null or r.tags @> :tags::jsonb)
+   and (:error::text is null or r.error ->> 'type' = :error::text or r.error ->> 'code' = :error::text)
+   and (:since::timestamptz is null or r.created_at >= :since::timestamptz)
+ order by r.id desc
+ limit :limit;
+
+-- name: list_running_runs
+-- The same of those that are running: all of them are read by who holds them, and never what is scheduled.
+with running as materialized (
+    select *
+      from stepwell.all_runs r
+     where r.state = 'running'
+       and r.claimed_by is not null
+)
+select *
+  from running r
+ where r.id < coalesce(:after::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
    and (:name::text is null or r.name = :name::text)
    and (:queue::text is null or r.queue = :queue::text)
    and (:kind::text is null or r.kind = :kind::text)

@@ -1,5 +1,11 @@
 -- retention: finished runs leave, by whole days where they can.
 
+-- name: may_change_tables
+-- Whether this role can make and drop the tables of days: only their owner can, or a member of that role.
+select pg_has_role(c.relowner, 'usage') and has_schema_privilege(c.relnamespace, 'create') as may
+  from pg_class c
+ where c.oid = 'stepwell.finished_runs'::regclass;
+
 -- name: old_partitions
 -- Days that are past their time. Those of what is told of runs, by the day a run was started, stay for as long as
 -- any run of that day is kept.

@@ -8,11 +8,14 @@
 
 -- name: complete_runs
 -- moves: running -> completed
+-- Also spoken in the transaction in which a body has worked, for hours maybe: it finishes now, and not when that began.
+-- There only the commit is still to come: if it does not, the server lets go of the run.
 with done as (
     delete from stepwell.runs r
      where r.id = any(:ids::uuid[])
        and r.claim_id = (:claim_ids::uuid[])[width_bucket(r.id, :ids::uuid[])]
        and r.state = 'running'
+       and (select set_config('idle_in_transaction_session_timeout', '30s', true)) is not null
     returning r.*, (:results::jsonb[])[width_bucket(r.id, :ids::uuid[])] as result,
               (:usages::jsonb[])[width_bucket(r.id, :ids::uuid[])] as usage
 )
@@ -22,7 +25,7 @@ insert into stepwell.finished_runs (
            root_id, retry_of, node, map_index, limit_key, per_key, keep, usage
        )
 select id, kind, name, queue, priority, 'completed', input, result, key, tags, retry, timeout, attempt,
-       failures, expires_at, claim_id, claimed_by, started_at, created_at, stepwell.now(), parent_id,
+       failures, expires_at, claim_id, claimed_by, started_at, created_at, stepwell.now() + (clock_timestamp() - now()), parent_id,
        root_id, retry_of, node, map_index, limit_key, per_key, keep, usage
   from done
 returning id;
@@ -218,10 +221,12 @@ returning id;
 
 -- name: cancel_runs
 -- moves: scheduled, waiting, pending, running, paused -> cancelled
--- From outside, so not fenced by a claim. A worker that runs it finds its claim lost, and is told.
+-- From outside, so not fenced by a claim. A worker that runs it finds its claim lost, and is told. A workflow that
+-- has begun is asked instead, unless it is ended by force: it may clean up.
 with done as (
     delete from stepwell.runs r
      where r.id = any(:ids::uuid[])
+       and (:force::boolean or r.recorded is null or r.recorded = 0)
     returning r.*
 )
 insert into stepwell.finished_runs (
@@ -233,7 +238,7 @@ select id, kind, name, queue, priority, 'cancelled', input, key, tags, retry, ti
        expires_at, claim_id, claimed_by, started_at, created_at, stepwell.now(), parent_id, root_id,
        retry_of, node, map_index, limit_key, per_key, keep
   from done
-returning id;
+returning id, case when claimed_by is not null then queue end as freed, node is not null or kind = 'workflow' as parts;
 
 -- name: lock_lost_claims
 -- Claims whose worker holds no lease, whether its row says so or is gone. The holders are found by
@@ -258,8 +263,8 @@ select r.*
  cross join lateral (
        select r.id, r.name, r.queue, r.priority, r.attempt, r.failures, r.input, r.retry, r.timeout, r.key,
               r.tags, r.root_id, r.alone, r.slot is not null as limited,
-              r.deadline_at - stepwell.now() as deadline, r.expires_at - stepwell.now() as expiry,
-              r.claim_id, r.claimed_by
+              r.deadline_at - stepwell.now() as deadline, r.expires_at - stepwell.now() as expiry, r.node,
+              r.claim_id, r.claimed_by, r.kind = 'workflow' as turn
          from stepwell.runs r
         where r.claimed_by = l.id
         limit :limit
@@ -268,15 +273,18 @@ select r.*
  limit :limit;
 
 -- name: next_due
--- Seconds until the next run is due, expires or is past its deadline; nothing when none waits for time.
-select extract(epoch from least(
+-- Seconds until the next run is due, expires or is past its deadline, a day at most; nothing when none waits for time.
+-- A row may say "infinity", which is no time to reckon with.
+select extract(epoch from least(greatest(n.at, stepwell.now()), stepwell.now() + interval '1 day')
+                          - stepwell.now())::float8 as seconds
+  from (select least(
            (select r.due_at from stepwell.runs r
              where r.due_at is not null and r.state in ('scheduled', 'waiting') order by r.due_at limit 1),
            (select r.expires_at from stepwell.runs r
              where r.expires_at is not null and r.state <> 'running' order by r.expires_at limit 1),
            (select r.deadline_at from stepwell.runs r
-             where r.deadline_at is not null and r.state <> 'running' order by r.deadline_at limit 1)
-       ) - stepwell.now())::float8 as seconds;
+             where r.deadline_at is not null and r.state <> 'running' order by r.deadline_at limit 1)) as at) n
+ where n.at is not null;
 
 -- name: held_claims
 -- What the table says this worker holds.
@@ -303,3 +311,19 @@ select a.run_id
   from stepwell.attempts a
  where a.run_id = any(:ids::uuid[])
    and a.claim_id = any(:claim_ids::uuid[]);
+
+-- name: locked_claims
+-- Of claims that are held, those whose run another transaction holds locked. The others are locked for an instant.
+with free as materialized (
+    select r.id
+      from stepwell.runs r
+     where r.id = any(:ids::uuid[])
+       and r.claim_id = any(:claim_ids::uuid[])
+       for update skip locked
+)
+select r.id
+  from stepwell.runs r
+ where r.id = any(:ids::uuid[])
+   and r.claim_id = any(:claim_ids::uuid[])
+   and r.state = 'running'
+   and r.id <> all(array(select f.id from free f));

@@ -10,6 +10,16 @@ create domain stepwell.run_name as text constraint name_is_sane CHECK (((octet_l
 create domain stepwell.time_limit as interval constraint timeout_is_positive CHECK ((VALUE > '00:00:00'::interval));
 create domain stepwell.urgency as smallint constraint priority_is_1_to_100 CHECK (((VALUE >= 1) AND (VALUE <= 100)));
 
+create table stepwell.arrivals (
+    run_id uuid not null,
+    place integer not null,
+    type text collate "C" not null,
+    at timestamp with time zone not null,
+    data jsonb not null,
+    constraint arrivals_pkey PRIMARY KEY (run_id, place),
+    constraint place_counts_from_one CHECK ((place > 0))
+) with (autovacuum_vacuum_cost_delay=0, autovacuum_vacuum_scale_factor=0.01, autovacuum_vacuum_threshold=5000);
+
 create table stepwell.attempts (
     run_id uuid not null,
     attempt integer not null,
@@ -87,8 +97,8 @@ create table stepwell.finished_runs (
     constraint finished_runs_pkey PRIMARY KEY (id, finished_at),
     constraint row_fits_state CHECK (((state = ANY (ARRAY['completed'::text, 'failed'::text, 'cancelled'::text, 'expired'::text, 'skipped'::text])) AND ((state = 'completed'::text) = (result IS NOT NULL)) AND ((state = 'failed'::text) = (error IS NOT NULL)) AND (num_nulls(claim_id, claimed_by, started_at) = ANY (ARRAY[0, 3]))))
 ) partition by RANGE (finished_at);
-CREATE INDEX finished_runs_brief ON ONLY stepwell.finished_runs USING btree (id) WHERE (keep = 'none'::text);
 CREATE INDEX finished_runs_failed ON ONLY stepwell.finished_runs USING btree (id) WHERE (state = 'failed'::text);
+CREATE INDEX finished_runs_keeping ON ONLY stepwell.finished_runs USING btree (keep, id) WHERE (keep IS NOT NULL);
 CREATE TRIGGER finished_runs_never_change BEFORE UPDATE ON stepwell.finished_runs FOR EACH STATEMENT EXECUTE FUNCTION stepwell.refuse_change();
 
 create table stepwell.finished_runs_default partition of stepwell.finished_runs default;
@@ -127,6 +137,7 @@ create table stepwell.kept_runs (
     constraint kept_runs_pkey PRIMARY KEY (id),
     constraint row_fits_state CHECK (((state = ANY (ARRAY['completed'::text, 'failed'::text, 'cancelled'::text, 'expired'::text, 'skipped'::text])) AND ((state = 'completed'::text) = (result IS NOT NULL)) AND ((state = 'failed'::text) = (error IS NOT NULL)) AND (num_nulls(claim_id, claimed_by, started_at) = ANY (ARRAY[0, 3]))))
 );
+CREATE INDEX kept_runs_failed ON stepwell.kept_runs USING btree (id) WHERE (state = 'failed'::text);
 CREATE TRIGGER kept_runs_never_change BEFORE UPDATE ON stepwell.kept_runs FOR EACH STATEMENT EXECUTE FUNCTION stepwell.refuse_change();
 
 create table stepwell.keys (
@@ -166,6 +177,13 @@ create table stepwell.progress (
 ) partition by RANGE (run_id);
 
 create table stepwell.progress_default partition of stepwell.progress default;
+
+create table stepwell.published (
+    run_id uuid not null,
+    state jsonb not null,
+    at timestamp with time zone not null,
+    constraint published_pkey PRIMARY KEY (run_id)
+) with (fillfactor=70);
 
 create table stepwell.queues (
     name text collate "C" not null,
@@ -248,6 +266,14 @@ create table stepwell.runs (
     debounce_key stepwell.run_key collate "C",
     deadline_at timestamp with time zone,
     keep stepwell.keeping collate "C",
+    recorded integer,
+    arrived integer,
+    history_from integer,
+    waits_for jsonb,
+    blocked jsonb,
+    pausing boolean,
+    paused_at timestamp with time zone,
+    paused_by text,
     constraint runs_pkey PRIMARY KEY (id),
     constraint row_fits_state CHECK ((
 CASE
@@ -256,6 +282,7 @@ CASE
 END AND (failures >= 0) AND (attempt >= failures)))
 ) with (autovacuum_analyze_scale_factor=0.05, autovacuum_analyze_threshold=5000, autovacuum_vacuum_cost_delay=0, autovacuum_vacuum_scale_factor=0.01, autovacuum_vacuum_threshold=5000);
 CREATE INDEX runs_alone ON stepwell.runs USING btree (failures, id) WHERE alone;
+CREATE INDEX runs_blocked ON stepwell.runs USING btree (name) WHERE (blocked IS NOT NULL);
 CREATE INDEX runs_claimed ON stepwell.runs USING btree (claimed_by, claim_id) WHERE (claimed_by IS NOT NULL);
 CREATE INDEX runs_deadline ON stepwell.runs USING btree (deadline_at) WHERE (deadline_at IS NOT NULL);
 CREATE UNIQUE INDEX runs_debounced ON stepwell.runs USING btree (debounce_key) WHERE ((debounce_key IS NOT NULL) AND (state = 'scheduled'::text) AND (attempt = 0));
@@ -289,6 +316,7 @@ create table stepwell.workers (
     lease_until timestamp with time zone not null,
     stopped_at timestamp with time zone,
     names text[],
+    versions jsonb,
     constraint workers_pkey PRIMARY KEY (id),
     constraint slots_are_positive CHECK ((slots > 0))
 ) with (fillfactor=50);
@@ -340,7 +368,10 @@ UNION ALL
 create view stepwell.all_runs as
 SELECT id,
     (kind)::text AS kind,
-    (name)::text AS name,
+        CASE kind
+            WHEN 'workflow'::text THEN stepwell.plain_name((name)::text)
+            ELSE (name)::text
+        END AS name,
     (queue)::text AS queue,
     (priority)::smallint AS priority,
     state,
@@ -366,7 +397,10 @@ SELECT id,
 UNION ALL
  SELECT id,
     kind,
-    name,
+        CASE kind
+            WHEN 'workflow'::text THEN stepwell.plain_name(name)
+            ELSE name
+        END AS name,
     queue,
     priority,
     state,
@@ -392,7 +426,10 @@ UNION ALL
 UNION ALL
  SELECT id,
     kind,
-    name,
+        CASE kind
+            WHEN 'workflow'::text THEN stepwell.plain_name(name)
+            ELSE name
+        END AS name,
     queue,
     priority,
     state,
@@ -419,7 +456,6 @@ UNION ALL
 CREATE OR REPLACE FUNCTION stepwell.check_option(option text, given text, good boolean, rule text)
  RETURNS void
  LANGUAGE plpgsql
- IMMUTABLE
 AS $function$
 begin
     if not coalesce(good, false) then
@@ -432,7 +468,6 @@ $function$;
 CREATE OR REPLACE FUNCTION stepwell.check_text(option text, given text, longest integer)
  RETURNS void
  LANGUAGE plpgsql
- IMMUTABLE
 AS $function$
 begin
     if given is null or given = '' or given ~ '[[:cntrl:]]' then
@@ -454,14 +489,18 @@ declare
     columns text := (select string_agg(quote_ident(a.attname), ', ' order by a.attnum)
                        from pg_attribute a
                       where a.attrelid = 'stepwell.kept_runs'::regclass and a.attnum > 0 and not a.attisdropped);
+    copy text := format('insert into stepwell.kept_runs (%s) select %s from stepwell.%I p', columns, columns, part);
+    queues text[] := array(select q.name from stepwell.queues q where q.keep = 'forever');
 begin
     if part !~ ('^' || parent || '_\d{8}$') or to_regclass(format('stepwell.%I', part)) is null then
         return false;
     end if;
+    execute format('lock table stepwell.%I in share row exclusive mode', part);
     if parent = 'finished_runs' then
-        execute format('insert into stepwell.kept_runs (%s) select %s from stepwell.%I p '
-                       'where coalesce(p.keep, (select q.keep from stepwell.queues q where q.name = p.queue)) = %L '
-                       'on conflict (id) do nothing', columns, columns, part, 'forever');
+        execute copy || ' where p.keep = ''forever'' on conflict (id) do nothing';
+    end if;
+    if parent = 'finished_runs' and cardinality(queues) > 0 then
+        execute copy || ' where p.keep is null and p.queue = any($1) on conflict (id) do nothing' using queues;
     end if;
     execute format('drop table stepwell.%I', part);
     return true;
@@ -549,6 +588,12 @@ CREATE OR REPLACE FUNCTION stepwell.now()
  STABLE PARALLEL SAFE
 AS $function$select pg_catalog.now()$function$;
 
+CREATE OR REPLACE FUNCTION stepwell.plain_name(name text)
+ RETURNS text
+ LANGUAGE sql
+ IMMUTABLE PARALLEL SAFE
+AS $function$ select regexp_replace(name, '@[0-9a-f]{12}$', '') $function$;
+
 CREATE OR REPLACE FUNCTION stepwell.refuse_change()
  RETURNS trigger
  LANGUAGE plpgsql
@@ -580,6 +625,7 @@ AS $function$
 #variable_conflict use_column
 declare
     nothing constant interval := '0';
+    longest constant interval := '36500 days';
     schema constant text := split_part('stepwell.', '.', 1);
     run     uuid := stepwell.new_run_id();
     held    record;
@@ -604,12 +650,17 @@ begin
             'attempts must be a whole number, at least 1')
           where start.retry ? 'attempts';
     end if;
-    perform stepwell.check_option(each.option, each.given::text, each.given > nothing, 'must be more than nothing')
+    perform stepwell.check_option(each.option, each.given::text, each.given > nothing and each.given <= longest,
+                                  'must be more than nothing, and below a century')
        from (values ('timeout', start.timeout), ('expires', start.expires), ('deadline', start.deadline))
             each (option, given)
       where each.given is not null;
-    perform stepwell.check_option('delay', start.delay::text, coalesce(start.delay, nothing) >= nothing,
-                                  'must not be less than nothing');
+    perform stepwell.check_option('delay', start.delay::text,
+                                  coalesce(start.delay, nothing) between nothing and longest,
+                                  'must not be less than nothing, and below a century');
+    perform stepwell.check_option('at', start.at::text,
+        coalesce(start.at >= timestamptz '1970-01-01 00:00Z' and start.at < timestamptz '3000-01-01 00:00Z', true),
+        'a time between the years 1970 and 2999');
     perform stepwell.check_option('at', start.at::text, num_nonnulls(start.at, start.delay) < 2,
                                   'give at or delay, not both');
     perform stepwell.check_option('unique_key', start.unique_key, num_nonnulls(start.key, start.unique_key) < 2,
@@ -629,10 +680,6 @@ begin
     end if;
     if start.limit_key is not null then
         perform stepwell.check_text('limit_key', start.limit_key, 200);
-        insert into stepwell.queues as q (name, keyed)
-        select start.queue, true
-         where not exists (select from stepwell.queues k where k.name = start.queue and k.keyed)
-            on conflict (name) do update set keyed = true;
     end if;
 
     while start.key is not null loop

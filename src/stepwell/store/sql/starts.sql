@@ -4,7 +4,7 @@
 -- moves: -> pending, scheduled
 -- A key is reserved first: only rows that reserved theirs, or have none, are inserted. An expired key
 -- may be taken over once its run is no longer live. One that is unique while unfinished is not inserted beside
--- another. A queue with limit keys has a row, for those who claim there to lock.
+-- another. No row of a queue is touched: whoever claims from it would wait for the end of the user's transaction.
 with given as (
     select *
       from unnest(
@@ -12,10 +12,10 @@ with given as (
                :inputs::jsonb[], :keys::text[], :digests::bytea[], :tags::jsonb[], :retries::jsonb[],
                :timeouts::interval[], :delays::interval[], :ats::timestamptz[], :expiries::interval[],
                :deadlines::interval[], :limit_keys::text[], :per_keys::int[], :unique_keys::text[],
-               :keeps::text[], :parent_ids::uuid[], :root_ids::uuid[]
+               :keeps::text[], :parent_ids::uuid[], :root_ids::uuid[], :kinds::text[], :nodes::text[]
            ) as given (id, name, queue, priority, state, input, key, digest, tags, retry, timeout, delay, at,
                        expiry, deadline, limit_key, per_key, unique_key, keep,
-                       parent_id, root_id)
+                       parent_id, root_id, kind, node)
 ), reserved as (
     insert into stepwell.keys as k (key, digest, run_id, expires_at)
     select g.key, g.digest, g.id, stepwell.now() + :keep_keys::interval
@@ -27,26 +27,47 @@ with given as (
      where k.expires_at <= stepwell.now()
        and not exists (select from stepwell.runs r where r.id = k.run_id)
     returning run_id
-), keyed as (
-    insert into stepwell.queues as q (name, keyed)
-    select distinct g.queue, true
-      from given g
-     where g.limit_key is not null
-       and not exists (select from stepwell.queues k where k.name = g.queue and k.keyed)
-        on conflict (name) do update set keyed = true
 )
 insert into stepwell.runs (
            id, name, queue, priority, state, input, key, tags, retry, timeout, due_at, expires_at,
-           deadline_at, limit_key, per_key, unique_key, keep, parent_id, root_id
+           deadline_at, limit_key, per_key, unique_key, keep, parent_id, root_id, kind, node, recorded, arrived
        )
 select g.id, g.name, g.queue, g.priority, g.state, g.input, g.key, g.tags, g.retry, g.timeout,
        coalesce(g.at, stepwell.now() + g.delay), stepwell.now() + g.expiry, stepwell.now() + g.deadline,
-       g.limit_key, g.per_key, g.unique_key, g.keep, g.parent_id, g.root_id
+       g.limit_key, g.per_key, g.unique_key, g.keep, g.parent_id, g.root_id, g.kind, g.node,
+       case g.kind when 'workflow' then 0 end, case g.kind when 'workflow' then 0 end
   from given g
  where (g.key is null or g.id in (select run_id from reserved))
    and not exists (select from stepwell.repeated_starts s where s.run_id = g.id)
     on conflict do nothing
 returning id;
+
+-- name: start_claimed_runs
+-- moves: -> running, pending
+-- Runs of a workflow that its own worker takes as it starts them, unless that worker is gone or the queue is limited.
+with given as (
+    select g.*,
+           not exists (select from stepwell.queues q
+                        where q.name = g.queue and (q.paused_at is not null or q.capped))
+       and exists (select from stepwell.workers w
+                    where w.id = :worker::uuid and w.lease_until > stepwell.now() and w.stopped_at is null) as here
+      from unnest(
+               :ids::uuid[], :names::text[], :queues::text[], :priorities::smallint[], :inputs::jsonb[],
+               :tags::jsonb[], :retries::jsonb[], :timeouts::interval[], :parent_ids::uuid[], :root_ids::uuid[],
+               :nodes::text[]
+           ) as g (id, name, queue, priority, input, tags, retry, timeout, parent_id, root_id, node)
+)
+insert into stepwell.runs (
+           id, name, queue, priority, state, input, tags, retry, timeout, parent_id, root_id, node,
+           attempt, claim_id, claimed_by, started_at
+       )
+select g.id, g.name, g.queue, g.priority, case when g.here then 'running' else 'pending' end, g.input, g.tags,
+       g.retry, g.timeout, g.parent_id, g.root_id, g.node, case when g.here then 1 else 0 end,
+       case when g.here then :claim_id::uuid end, case when g.here then :worker::uuid end,
+       case when g.here then stepwell.now() end
+  from given g
+    on conflict do nothing
+returning id, state;
 
 -- name: debounce_run
 -- moves: -> scheduled
@@ -79,21 +100,24 @@ with made as (
 )
 select stepwell.say(:channel::text, :word::text) as said from made;
 
--- name: start_run_again
+-- name: start_runs_again
 -- moves: -> pending
--- A finished run never comes back: this is a new one that names its origin.
+-- A finished run never comes back: these are new ones that name their origins. What is not finished is left out.
 insert into stepwell.runs (
            id, kind, name, queue, priority, state, input, tags, retry, timeout, parent_id, root_id, retry_of,
-           limit_key, per_key, keep
+           limit_key, per_key, keep, recorded, arrived
        )
-select :id::uuid, f.kind, f.name, f.queue, f.priority, 'pending', f.input, f.tags, f.retry, f.timeout,
-       f.parent_id, f.root_id, f.id, f.limit_key, f.per_key, f.keep
-  from (select * from stepwell.finished_runs o where o.id = :origin::uuid
-         union all
-        select * from stepwell.kept_runs o where o.id = :origin::uuid) f
- where not exists (select from stepwell.repeated_starts s where s.run_id = :id::uuid)
+select n.id, f.kind, f.name, f.queue, f.priority, 'pending', f.input, f.tags, f.retry, f.timeout,
+       f.parent_id, f.root_id, f.id, f.limit_key, f.per_key, f.keep,
+       case f.kind when 'workflow' then 0 end, case f.kind when 'workflow' then 0 end
+  from unnest(:ids::uuid[], :origins::uuid[]) as n (id, origin)
+ cross join lateral (select * from stepwell.finished_runs o where o.id = n.origin
+                      union all
+                     select * from stepwell.kept_runs o where o.id = n.origin
+                      limit 1) f
+ where not exists (select from stepwell.repeated_starts s where s.run_id = n.id)
     on conflict (id) do nothing
-returning queue;
+returning id, queue, retry_of;
 
 -- name: undo_finished_starts
 -- For a start that is repeated because its answer was lost: the first one may have committed and the

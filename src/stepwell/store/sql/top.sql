@@ -2,7 +2,7 @@
 
 -- name: longest_running
 -- As many rows are looked at as there are runs running: no more than there are slots.
-select r.id, r.name, r.queue, r.attempt, extract(epoch from stepwell.now() - r.started_at)::float8 as seconds,
+select r.id, stepwell.plain_name(r.name) as name, r.queue, r.attempt, extract(epoch from stepwell.now() - r.started_at)::float8 as seconds,
        (select w.name from stepwell.workers w where w.id = r.claimed_by) as worker
   from stepwell.runs r
  where r.claimed_by is not null
@@ -17,6 +17,13 @@ select (select count(*) from (select from stepwell.runs r
                                where f.id >= stepwell.id_at(stepwell.now() - :since::interval)
                                  and f.finished_at >= stepwell.now() - :since::interval - interval '1 hour'
                                limit :most) finished) as runs;
+
+-- name: finishes_so_far
+-- How many runs have finished since the server began to count, a second or so ago: no row of theirs is read.
+select coalesce(sum(s.n_tup_ins), 0)::bigint as runs, extract(epoch from clock_timestamp())::float8 as at
+  from pg_inherits i
+  join pg_stat_user_tables s on s.relid = i.inhrelid
+ where i.inhparent = 'stepwell.finished_runs'::regclass;
 
 -- name: vacuum_facts
 -- Whether the dead rows of the table of runs are cleaned: every claim and settlement leaves one.

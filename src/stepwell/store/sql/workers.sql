@@ -3,9 +3,9 @@
 -- name: renew_lease
 -- One row per worker, whatever it runs. The row is written whole, so a pruned worker is back at once; one
 -- that has left is not, however late its last renewal arrives.
-insert into stepwell.workers as w (id, name, host, pid, version, queues, names, slots, lease_until)
+insert into stepwell.workers as w (id, name, host, pid, version, queues, names, slots, versions, lease_until)
 values (:id::uuid, :name, :host, :pid::int, :version, :queues::text[], :names::text[], :slots::int,
-        stepwell.now() + :lease::interval)
+        :versions::jsonb, stepwell.now() + :lease::interval)
     on conflict (id) do update
    set lease_until = excluded.lease_until
  where w.stopped_at is null
@@ -40,7 +40,8 @@ values (:id::uuid, :cpu::real, :memory::bigint, :running::int, :claimed::bigint)
 
 -- name: workers_seen
 -- Live ones first, then those that are gone for no longer than `gone`; or those with these ids, whenever they lived.
-select w.id, w.name, w.host, w.pid, w.version, w.queues, w.names, w.slots, w.started_at, w.lease_until, w.stopped_at,
+select w.id, w.name, w.host, w.pid, w.version, w.queues, w.names, w.slots, w.versions, w.started_at, w.lease_until,
+       w.stopped_at,
        case when w.stopped_at is not null then 'stopped'
             when w.lease_until > stepwell.now() then 'live'
             else 'lost' end as state,

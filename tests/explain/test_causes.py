@@ -1,4 +1,4 @@
-"""Facts in, reasons out: each reason by itself, and which come together."""
+"""Facts in, causes out: each by itself, and which come together."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stepwell.model.explanation import (
 from stepwell.model.notes import Progress
 from stepwell.model.rate import Rate
 from stepwell.model.states import FINISHED, State
-from stepwell.model.telling import among, length, nth
+from stepwell.model.wording import among, length, nth
 from stepwell.model.worker import WorkerInfo
 
 NOW = datetime(2026, 11, 16, 3, 0, tzinfo=UTC)
@@ -48,7 +48,7 @@ def around(*workers: WorkerInfo, **facts: Any) -> Surroundings:
 
 
 def told(run: RunFacts, surroundings: Surroundings) -> list[tuple[Why, str]]:
-    return [(cause.code, cause.text) for cause in explain(run, surroundings).reasons]
+    return [(cause.code, cause.text) for cause in explain(run, surroundings).causes]
 
 
 def only(run: RunFacts, surroundings: Surroundings) -> tuple[Why, str]:

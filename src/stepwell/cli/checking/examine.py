@@ -1,0 +1,107 @@
+"""From workflows to findings: every function of the user's that a workflow can come by is read once."""
+
+from __future__ import annotations
+
+import ast
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from inspect import unwrap
+from pathlib import Path
+from typing import Any
+
+from stepwell.cli.checking.reader import decorators, read
+from stepwell.cli.checking.rules import Rule, Verdict
+from stepwell.cli.checking.source import Function, Source
+from stepwell.cli.checking.sources import Sources
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    file: str
+    line: int
+    column: int
+    verdict: Verdict
+    what: str
+    instead: str
+    workflow: str
+    through: tuple[str, ...]
+    """The functions between the workflow and this line, the last of which it is in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workflow:
+    name: str
+    function: Function
+
+
+def in_file(path: Path, sources: Sources) -> list[Workflow]:
+    """The workflows that are written in a file, which is not imported for it."""
+    source = sources.at(path)
+    return (
+        []
+        if source is None
+        else [
+            Workflow(f"{source.module}.{qualname}".replace(".<locals>", ""), Function(source, qualname, node))
+            for qualname, node in source.defs.items()
+            if "workflow" in decorators(node)
+        ]
+    )
+
+
+def of_function(name: str, fn: Callable[..., Any], sources: Sources) -> Workflow | None:
+    """A workflow by its function; None if its source is not there."""
+    code = unwrap(fn).__code__
+    source = sources.at(Path(code.co_filename))
+    if source is None:
+        return None
+    for qualname, node in source.defs.items():
+        first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+        if node.name == code.co_name and code.co_firstlineno in (first, node.lineno):
+            return Workflow(name, Function(source, qualname, node))
+    return None
+
+
+def examine(workflows: Iterable[Workflow], sources: Sources) -> list[Finding]:
+    found: dict[tuple[str, int, int, str], Finding] = {}
+    seen: set[tuple[Path, str]] = set()
+    for workflow in workflows:
+        for finding in _of_workflow(workflow, sources, seen):
+            found.setdefault((finding.file, finding.line, finding.column, finding.what), finding)
+    return sorted(found.values(), key=lambda each: (each.file, each.line, each.column))
+
+
+def _of_workflow(workflow: Workflow, sources: Sources, seen: set[tuple[Path, str]]) -> Iterator[Finding]:
+    unread: deque[tuple[Function, tuple[str, ...]]] = deque([(workflow.function, ())])
+    while unread:
+        function, through = unread.popleft()
+        place = function.source.path, function.qualname
+        if place in seen:
+            continue
+        seen.add(place)
+        told: list[tuple[ast.AST, Rule]] = []
+        calls = read(function, sources, lambda node, rule, told=told: told.append((node, rule)))  # type: ignore[misc]
+        unread += [(each, (*through, each.qualname)) for each in calls]
+        for node, rule in told:
+            if not _is_ignored(function.source, node):
+                yield _finding(function.source, node, rule, workflow.name, through)
+
+
+def _finding(source: Source, node: ast.AST, rule: Rule, workflow: str, through: tuple[str, ...]) -> Finding:
+    line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1
+    return Finding(_shown(source.path), line, column, rule.verdict, rule.what, rule.instead, workflow, through)
+
+
+def _is_ignored(source: Source, node: ast.AST) -> bool:
+    """By a comment on its first line or, of an expression, its last."""
+    first = getattr(node, "lineno", 1)
+    last = getattr(node, "end_lineno", first) if isinstance(node, ast.expr) else first
+    return bool(source.ignored & {first, last})
+
+
+def _shown(path: Path) -> str:
+    """As one would type it here."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

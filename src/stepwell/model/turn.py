@@ -1,0 +1,122 @@
+"""A turn: one claim of a workflow. What it finds, what it writes, and where that leaves the run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+from uuid import UUID
+
+from stepwell.model.commands import Ended
+from stepwell.model.events import Event
+from stepwell.model.outcome import Outcome
+from stepwell.model.run import Claim
+from stepwell.model.start import Start
+from stepwell.model.states import State
+
+
+@dataclass(slots=True)
+class News:
+    """What there is for a turn that was claimed, as of one moment."""
+
+    recorded: int
+    """Events in the history."""
+    arrived: int
+    """Arrivals ever, these included."""
+    history_from: int
+    parent_id: UUID | None
+    now: datetime
+    arrivals: list[Event] = field(default_factory=list)
+    """Not in the history yet; numbered by whoever delivers them."""
+    read_at: float = field(default_factory=time.monotonic)
+    """By our own clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRun:
+    """A workflow that has begun and is not finished, for whoever tells its history again."""
+
+    id: UUID
+    name: str
+    pin: str | None
+    key: str | None
+    queue: str
+    parent_id: UUID | None
+    root_id: UUID | None
+    tags: bytes | None
+    input: bytes
+    history_from: int
+
+
+@dataclass(slots=True)
+class Advance:
+    """What a turn writes. All of it, or if its claim is lost nothing."""
+
+    claim: Claim
+    recorded: int
+    """Events in the history, once it is written."""
+    seen: int
+    """Arrivals that were delivered: should there be more, the run is pending again and does not wait."""
+    history_from: int = 1
+    events: list[Event] = field(default_factory=list)
+    starts: list[Start] = field(default_factory=list)
+    here: list[Start] = field(default_factory=list)
+    """Those that this worker runs itself, and at once: they are claimed as they are started."""
+    cancels: list[UUID] = field(default_factory=list)
+    """Runs that it started and waits for no longer."""
+    children: list[tuple[Claim, Outcome]] = field(default_factory=list)
+    """Runs that it started, that ran here, and whose end it has been told."""
+    published: bytes | None = None
+    to: Literal["wait", "stay", "again", "block"] = "wait"
+    """Where it leaves the run: waiting for something, in this turn, pending at once, waiting for other code."""
+    due: datetime | None = None
+    due_in: float | None = None
+    """The same in seconds, from when it was reckoned."""
+    waits_for: dict[str, Any] | None = None
+    blocked: dict[str, Any] | None = None
+    ended: Ended | None = None
+    tx: Any = None
+    """A step's own transaction, with whose commit all of this is written."""
+
+    @property
+    def is_lone(self) -> bool:
+        """Nothing moves but its own row."""
+        return not (self.starts or self.here or self.cancels or self.children or self.ended or self.tx)
+
+
+@dataclass(frozen=True, slots=True)
+class Advanced:
+    """Where a turn left its run."""
+
+    state: State
+    arrived: int
+    pausing: bool = False
+    """It is to be paused when the turn ends: the sooner the better."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What came of a write. An id that is missing has lost its claim."""
+
+    turns: dict[UUID, Advanced]
+    claims: Sequence[Claim]
+    """Runs that were started to be run here."""
+
+
+@dataclass(slots=True)
+class Consequences:
+    """What came of several. An id that is missing has lost its claim."""
+
+    turns: dict[UUID, Advanced] = field(default_factory=dict)
+    finished: Sequence[UUID] = ()
+    claims: Sequence[Claim] = ()
+    """Runs that were started to be run here."""
+    wakes: set[str] = field(default_factory=set)
+    """Queues with new work."""
+    cancelled: list[UUID] = field(default_factory=list)
+    asked: list[UUID] = field(default_factory=list)
+    """Workflows that were asked to end."""
+    heard: list[UUID] = field(default_factory=list)
+    """Workflows in a turn for which something arrived."""

@@ -1,0 +1,73 @@
+"""Why a workflow is where it is: what it waits for, and whether its code fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from stepwell.model.facts import Cause, RunFacts, Surroundings, Why
+from stepwell.model.wording import ago, ahead, among, at
+from stepwell.model.worker import WorkerInfo
+
+
+def waits(run: RunFacts, around: Surroundings) -> list[Cause]:
+    """What it waits for; nothing if it does not say, as what is no workflow."""
+    if run.blocked is not None:
+        return [_blocked(run)]
+    if run.kind != "workflow":
+        return []
+    return [*_for_runs(around), *_for_signals(run, around), *_for_time(run, around)]
+
+
+def _blocked(run: RunFacts) -> Cause:
+    told = run.blocked or {}
+    text = (
+        f"its code does not fit its history: where that has {told.get('recorded')} (event {told.get('idx')}), the code "
+        f"of version {told.get('version')} does {told.get('new')} ({told.get('line')}). It goes on by itself when a "
+        'worker with other code starts: bring the old code back, or guard the new with workflow.patched("…")'
+    )
+    return Cause(Why.BLOCKED, text, {name: value for name, value in told.items() if name != "message"})
+
+
+def _for_runs(around: Surroundings) -> Iterator[Cause]:
+    if around.awaited:
+        runs = among([f"{each.name} {each.id}, which is {each.state.value}" for each in around.awaited],
+                     of=around.awaited_in_all)  # fmt: skip
+        facts = {
+            "runs": [{"id": each.id, "name": each.name, "state": each.state} for each in around.awaited],
+            "of": around.awaited_in_all,
+        }
+        yield Cause(Why.WAITS_FOR_RUN, f"it waits for {runs}", facts)
+
+
+def _for_signals(run: RunFacts, around: Surroundings) -> Iterator[Cause]:
+    for name in run.signals:
+        since = around.quiet_since
+        quiet = "" if since is None else f" since {at(since)}, {ago(around.now - since)}"
+        text = f"it waits for the signal {name!r}{quiet}: `stepwell signal {run.id} {name} JSON`"
+        yield Cause(Why.WAITS_FOR_SIGNAL, text, {"signal": name, "since": since})
+
+
+def _for_time(run: RunFacts, around: Surroundings) -> Iterator[Cause]:
+    if run.due_at is not None:
+        text = f"it waits for a timer until {at(run.due_at)}, {ahead(run.due_at - around.now)}"
+        yield Cause(Why.WAITS_FOR_TIME, text, {"due_at": run.due_at})
+
+
+def paused(run: RunFacts, around: Surroundings) -> Cause:
+    by = f" by {run.paused_by}" if run.paused_by else ""
+    since = "" if run.paused_at is None else f" since {at(run.paused_at)}, {ago(around.now - run.paused_at)},"
+    text = f"it is paused{since}{by}: it goes on when it is resumed, `stepwell resume {run.id}`"
+    return Cause(Why.RUN_PAUSED, text, {"since": run.paused_at, "by": run.paused_by})
+
+
+def pinned(run: RunFacts, serving: Sequence[WorkerInfo]) -> Cause:
+    """It waits for a version that nobody has."""
+    has = {each.name: (each.versions or {}).get(run.name) for each in serving}
+    others = among([f"{name} ({version})" for name, version in has.items() if version is not None])
+    text = f"it is pinned to version {run.pin}, which no live worker has; having others: {others}"
+    return Cause(Why.PINNED, text, {"version": run.pin, "workers": has})
+
+
+def turn(run: RunFacts) -> str:
+    """What else there is to say of a workflow that is in one."""
+    return ", and is to be paused after it" if run.pausing else ""

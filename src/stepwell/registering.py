@@ -1,0 +1,188 @@
+"""The decorators: what an app registers. Apart from the app, which runs it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
+
+from stepwell.definition import Definitions, ExecutorName, Task, checked_executor, checked_function, name_of
+from stepwell.executors.process import importable
+from stepwell.handle import Opened
+from stepwell.model.duration import Duration
+from stepwell.model.errors import InvalidSetting, WrongUse
+from stepwell.model.keeping import Keeping
+from stepwell.model.pins import pin_of
+from stepwell.model.retry import DEFAULT, Retry
+from stepwell.options import LONGEST_NAME, LimitBy, Options, checked_text
+from stepwell.workflows import LOST_TURNS, Step, Workflow
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+ONCE = Retry(attempts=1)
+
+
+class TaskDecorator(Protocol):
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Task[P, R]: ...
+
+
+class WorkflowDecorator(Protocol):
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
+
+
+class StepDecorator(Protocol):
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Step[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Step[P, R]: ...
+
+
+class Registering:
+    """What an app registers: tasks, workflows and steps."""
+
+    definitions: Definitions
+
+    @overload
+    def task(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    @overload
+    def task(self, fn: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(
+        self,
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        priority: int = 50,
+        retry: Retry = DEFAULT,
+        timeout: Duration | None = None,
+        expires: Duration | None = None,
+        deadline: Duration | None = None,
+        heartbeat: Duration | None = None,
+        executor: ExecutorName | None = None,
+        limit_by: LimitBy | None = None,
+        per_key: int | None = None,
+        unique: bool | None = None,
+        keep: Keeping | None = None,
+        tags: Mapping[str, Any] | None = None,
+    ) -> TaskDecorator: ...
+    def task(
+        self,
+        fn: Any = None,
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        priority: int = 50,
+        retry: Retry = DEFAULT,
+        timeout: Duration | None = None,
+        expires: Duration | None = None,
+        deadline: Duration | None = None,
+        heartbeat: Duration | None = None,
+        executor: ExecutorName | None = None,
+        limit_by: LimitBy | None = None,
+        per_key: int | None = None,
+        unique: bool | None = None,
+        keep: Keeping | None = None,
+        tags: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Register a function as a task. `async def` runs on the worker's loop, `def` in a thread."""
+        options = Options(
+            queue=queue, priority=priority, retry=retry, timeout=timeout, expires=expires, deadline=deadline,
+            limit_by=limit_by, per_key=per_key, unique=unique, keep=keep, tags=tags,
+        )  # fmt: skip
+
+        def register(fn: Callable[..., Any]) -> Task[..., Any]:
+            checked_function(fn)
+            place = checked_executor(fn, executor)
+            if place == "process" and (reason := importable(fn)):
+                raise InvalidSetting("executor", "process", reason)
+            task: Task[..., Any] = Task(
+                cast(Opened, self), fn, name=name or name_of(fn), options=options, executor=place, heartbeat=heartbeat
+            )
+            self.definitions.add(task)
+            return task
+
+        return register if fn is None else register(fn)
+
+    @overload
+    def workflow(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
+    @overload
+    def workflow(
+        self,
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        priority: int = 50,
+        timeout: Duration | None = None,
+        expires: Duration | None = None,
+        unique: bool | None = None,
+        keep: Keeping | None = None,
+        tags: Mapping[str, Any] | None = None,
+    ) -> WorkflowDecorator: ...
+    def workflow(
+        self,
+        fn: Any = None,
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        priority: int = 50,
+        timeout: Duration | None = None,
+        expires: Duration | None = None,
+        unique: bool | None = None,
+        keep: Keeping | None = None,
+        tags: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Register an `async def` as a workflow. `timeout` is for all of it, from its start on."""
+        options = Options(
+            queue=queue, priority=priority, retry=LOST_TURNS, deadline=timeout, expires=expires, unique=unique,
+            keep=keep, tags=tags,
+        )  # fmt: skip
+
+        def register(fn: Callable[..., Any]) -> Workflow[..., Any]:
+            checked_function(fn)
+            if not inspect.iscoroutinefunction(fn):
+                raise WrongUse(f"{fn.__qualname__} is a plain def: a workflow is an async def, which awaits its tasks")
+            if pin_of(name or "") is not None:
+                raise InvalidSetting("name", name, "it ends like that of a pinned run: @ and a version")
+            workflow: Workflow[..., Any] = Workflow(cast(Opened, self), fn, name=name or name_of(fn), options=options)
+            self.definitions.add(workflow)
+            return workflow
+
+        return register if fn is None else register(fn)
+
+    @overload
+    def step(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Step[P, R]: ...
+    @overload
+    def step(self, fn: Callable[P, R], /) -> Step[P, R]: ...
+    @overload
+    def step(
+        self,
+        *,
+        name: str | None = None,
+        retry: Retry = ONCE,
+        timeout: Duration | None = None,
+        executor: ExecutorName | None = None,
+    ) -> StepDecorator: ...
+    def step(
+        self,
+        fn: Any = None,
+        *,
+        name: str | None = None,
+        retry: Retry = ONCE,
+        timeout: Duration | None = None,
+        executor: ExecutorName | None = None,
+    ) -> Any:
+        """Register a function as a step of workflows: run inline in the workflow's worker, its result recorded."""
+
+        def register(fn: Callable[..., Any]) -> Step[..., Any]:
+            checked_function(fn)
+            step: Step[..., Any] = Step(
+                fn, name=checked_text("name", name or name_of(fn), LONGEST_NAME), retry=retry, timeout=timeout,
+                executor=checked_executor(fn, executor),
+            )  # fmt: skip
+            return step
+
+        return register if fn is None else register(fn)

@@ -1,0 +1,69 @@
+"""What a workflow awaits: the end of a task, a child or a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from hashlib import blake2b
+from typing import Any
+from uuid import UUID
+
+from stepwell.model.commands import Command, StepCall
+from stepwell.model.errors import RunCancelled, RunExpired, RunFailed, StepFailed
+from stepwell.model.events import Event, EventType
+from stepwell.model.ids import RunId, uuid_of
+from stepwell.replay.loop import DurableFuture, Loop
+
+
+class Called(DurableFuture[bytes]):
+    """The end of a task, child or step, for whoever awaits it. To stop waiting for it is to cancel it."""
+
+    __slots__ = ("_cancel", "call")
+
+    def __init__(self, call: Command | StepCall, *, loop: Loop, cancel: Callable[[Called], None]) -> None:
+        super().__init__(loop=loop)
+        self.call = call
+        self._cancel = cancel
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        if not self.done():
+            self._cancel(self)
+        return super().cancel(msg)
+
+
+def error_of(event: Event, call: Command | StepCall, run_id: UUID) -> Exception:
+    """What is raised where the end of this call is awaited. A step has no id of its own, but its workflow's."""
+    name = call.name or event.name or ""
+    if isinstance(call, Command):
+        run_id = call.run_id or run_id
+    if event.error is None:
+        return RunExpired(run_id, name) if event.state == "expired" else RunCancelled(run_id, name)
+    kind = StepFailed if event.type == EventType.STEP_FAILED else RunFailed
+    error = event.error
+    return kind(
+        run_id, name, event.attempt or 1, error.type, error.message, error.reason.value, error.code, error.traceback
+    )
+
+
+class ChildIds:
+    """Ids of the runs that a workflow starts: sorted by time, as all are, and the same in every replay.
+
+    `begun` is the event that the history begins with: a run that continues as new numbers its commands anew.
+    """
+
+    def __init__(self, parent: UUID, begun: int) -> None:
+        made_of = parent.bytes + begun.to_bytes(8, "big")
+        self._noise = int.from_bytes(blake2b(made_of, digest_size=10).digest(), "big")
+        self._at: datetime | None = None
+        self._millis = 0
+
+    def id(self, number: int, at: datetime) -> RunId:
+        if at is not self._at:
+            self._at, self._millis = at, (int(at.timestamp() * 1000) & 0xFFFF_FFFF_FFFF) << 80
+        # An odd factor: no two numbers lead to the same 62 bits.
+        noise = self._noise ^ (number * 0x9E37_79B9_7F4A_7C15 & _LOW)
+        return uuid_of(self._millis | 0x7 << 76 | noise >> 62 << 64 & _MIDDLE | 0x2 << 62 | noise & _LOW)
+
+
+_LOW = (1 << 62) - 1
+_MIDDLE = 0xFFF << 64

@@ -1,0 +1,69 @@
+"""What a history says of the code that wrote it, and how that of today is told to differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from uuid import UUID
+
+from stepwell.model.commands import Command, Ended, StepCall, described
+from stepwell.model.errors import Nondeterminism
+from stepwell.model.events import COMMANDS, Event, EventType
+from stepwell.replay.code import About
+
+_NOTHING: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
+class Ahead:
+    """What code must know of the events that follow, before it is told of them."""
+
+    marks: dict[int, set[str]] = field(default_factory=dict)
+    """By the number of an arrival: the patches that were marked upon it."""
+    run_ids: dict[int, UUID] = field(default_factory=dict)
+    """By the number of a command: the run that it started. In a fork they are those of another run's children."""
+    whens: dict[int, datetime] = field(default_factory=dict)
+    """By the number of a command: when its timer fires. In a fork later than the code would say."""
+
+    def marked_upon(self, idx: int) -> set[str] | frozenset[str]:
+        return self.marks.get(idx, _NOTHING)
+
+
+def look_ahead(events: Sequence[Event]) -> Ahead:
+    ahead, arrived = Ahead(), 0
+    for event in events:
+        if event.type not in COMMANDS:
+            arrived = event.idx
+        elif event.type == EventType.VERSION_MARKED:
+            ahead.marks.setdefault(arrived, set()).add(event.name or "")
+        elif event.run_id is not None and event.command is not None:
+            ahead.run_ids[event.command] = event.run_id
+        elif event.when is not None and event.command is not None:
+            ahead.whens[event.command] = event.when
+    return ahead
+
+
+def last_arrival(events: Sequence[Event]) -> int:
+    """Where the last event stands that is no command; 0 if there is none."""
+    for place in range(len(events) - 1, -1, -1):
+        if events[place].type not in COMMANDS:
+            return place
+    return 0
+
+
+def mismatch(about: About, event: Event, found: Command | StepCall | Ended | None) -> Nondeterminism:
+    """The code did this, or waits, where its history has that event."""
+    recorded, line = described(event.type, event.name, event.takes), "it waits for something else"
+    match found:
+        case None:
+            new = "nothing"
+        case Ended():
+            new, line = f"end ({found.type})", "after its last line"
+        case StepCall():
+            new, line = described("the step", found.name), str(found.line)
+        case Command():
+            new, line = str(found), str(found.line)
+            if new == recorded:
+                recorded, new = f"{recorded} as command {event.command}", f"{new} as command {found.number}"
+    return Nondeterminism(about.id, about.name, event.idx, recorded, new, line)

@@ -1,0 +1,199 @@
+"""Keeps workflow code from what a replay could not repeat.
+
+    always      files, sockets, processes and threads: an audit hook hears of them wherever they are opened, and
+                looks from there outwards for the line of the user's that led to it
+    when strict clocks, random numbers and uuids, called by a line of the user's: they cannot be heard of but by a
+                profile function, which is too dear for production
+
+Outside of workflow code, and in other threads, all is as it was.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from functools import wraps
+from threading import get_ident
+from types import FrameType
+from typing import Any
+
+from stepwell.model.errors import NotDurable
+from stepwell.replay.calls import forbidden_call
+from stepwell.replay.frames import Whose, package_of, place_of, whose
+
+_FILES, _NETWORK, _PROCESSES, _THREADS = "files", "sockets", "processes", "threads"
+_EVENTS = {
+    **dict.fromkeys(
+        (
+            "open", "os.chmod", "os.chown", "os.link", "os.listdir", "os.mkdir", "os.remove", "os.rename", "os.rmdir",
+            "os.scandir", "os.symlink", "os.truncate", "os.utime", "os.walk", "shutil.copyfile", "shutil.copytree",
+            "shutil.move", "shutil.rmtree", "tempfile.mkstemp", "tempfile.mkdtemp", "glob.glob", "sqlite3.connect",
+        ),
+        _FILES,
+    ),
+    **dict.fromkeys(
+        (
+            "socket.__new__", "socket.bind", "socket.connect", "socket.getaddrinfo", "socket.gethostbyaddr",
+            "socket.gethostbyname", "socket.gethostname", "socket.getnameinfo", "socket.sendmsg", "socket.sendto",
+            "urllib.Request", "http.client.connect", "http.client.send", "ftplib.connect", "ftplib.sendcmd",
+            "imaplib.open", "imaplib.send", "poplib.connect", "poplib.putline", "smtplib.connect", "smtplib.send",
+        ),
+        _NETWORK,
+    ),
+    **dict.fromkeys(
+        (
+            "subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.startfile",
+            "os.system", "pty.spawn", "webbrowser.open",
+        ),
+        _PROCESSES,
+    ),
+    **dict.fromkeys(("_thread.start_new_thread", "_thread.start_joinable_thread"), _THREADS),
+}  # fmt: skip
+
+_FOR_THEIR_OWN_SAKE = {
+    # Importing, telling where an error was, and tables that are read when first needed …
+    "importlib", "zipimport", "pkgutil", "linecache", "traceback", "inspect", "warnings", "zoneinfo", "encodings",
+    "gettext", "locale", "mimetypes", "pkg_resources",
+    # … what is written about the work …
+    "logging", "loguru", "structlog", "sentry_sdk", "opentelemetry", "ddtrace",
+    # … and those who look on.
+    "pdb", "bdb", "pydevd", "_pydevd_bundle", "debugpy", "coverage", "_pytest", "pytest_timeout",
+}  # fmt: skip
+"""Modules that open what they need without the workflow coming out any different."""
+
+_inside: set[int] = set()
+"""Threads that run workflow code now. Looked at first: nearly always it is empty."""
+_installed = False
+_strict = os.environ.get("STEPWELL_STRICT", "").lower() in ("1", "true", "yes")
+_gates: set[int] = set()
+"""The code that runs workflow code: no line behind it is the workflow's."""
+
+
+def strict(on: bool = True) -> None:
+    """Whether clocks, random numbers and uuids are caught in this process."""
+    global _strict
+    _strict = on
+
+
+def strict_by_default() -> None:
+    """Strict, unless STEPWELL_STRICT says something."""
+    if not os.environ.get("STEPWELL_STRICT"):
+        strict()
+
+
+def is_strict() -> bool:
+    return _strict
+
+
+def guarded(run: Callable[[Any, float], None]) -> Callable[[Any, float], None]:
+    """Around the method that runs workflow code in this thread."""
+
+    @wraps(run)
+    def run_guarded(self: Any, now: float) -> None:
+        thread = get_ident()
+        if thread in _inside:
+            run(self, now)
+            return
+        if not _installed:
+            _install()
+        _inside.add(thread)
+        watching = _strict and sys.getprofile() is None
+        try:
+            if watching:
+                sys.setprofile(_watch)
+            run(self, now)
+        finally:
+            # It is not there any more if it has raised: Python takes it out.
+            if watching and sys.getprofile() is _watch:
+                sys.setprofile(None)
+            _inside.discard(thread)
+
+    gate: Any = run_guarded
+    _gates.add(id(gate.__code__))
+    return run_guarded
+
+
+def _install() -> None:
+    """Once, and for good: a hook cannot be taken out again."""
+    global _installed
+    _installed = True
+    sys.addaudithook(_audit)
+    if sys.version_info < (3, 12):
+        _tell_of_threads()
+
+
+def _tell_of_threads() -> None:
+    """As Python does from 3.12 on: the same event, raised before a thread is started."""
+    start = _thread.start_new_thread
+
+    @wraps(start)
+    def start_and_tell(*args: Any) -> int:
+        sys.audit("_thread.start_new_thread", *args)
+        return start(*args)
+
+    for module in (_thread, threading):
+        for name in ("start_new_thread", "_start_new_thread"):
+            if getattr(module, name, None) is start:
+                setattr(module, name, start_and_tell)
+
+
+def _audit(event: str, args: tuple[Any, ...]) -> None:
+    if not _inside:
+        return
+    what = _EVENTS.get(event)
+    if what is None or get_ident() not in _inside or (event == "open" and _is_data(*args)):
+        return
+    user = _user_behind(sys._getframe(1))
+    if user is not None:
+        raise NotDurable(what, place_of(user))
+
+
+def _is_data(path: Any, mode: str | None, flags: int) -> bool:
+    """Read what came with the code or tells of time zones; or no file at all, but one that is already open."""
+    if isinstance(path, int):
+        return True
+    if (flags & (os.O_WRONLY | os.O_RDWR)) or not isinstance(path, str | bytes):
+        return False
+    file = os.fsdecode(path)
+    zones = getattr(sys.modules.get("zoneinfo"), "TZPATH", ())
+    return whose(file) is not Whose.USERS or any(file.startswith(zone + os.sep) for zone in zones)
+
+
+def _user_behind(frame: FrameType | None) -> FrameType | None:
+    """The line of the user's that led here; None where somebody in between does it for its own sake."""
+    packages: list[FrameType] = []
+    user: FrameType | None = None
+    while frame is not None and id(frame.f_code) not in _gates:
+        by = whose(frame.f_code.co_filename)
+        if frame.f_code.co_name == "__del__" or (by is not Whose.USERS and package_of(frame) in _FOR_THEIR_OWN_SAKE):
+            return None
+        if by is Whose.USERS:
+            user = user or frame
+        elif by is Whose.INSTALLED:
+            packages.append(frame)
+        frame = frame.f_back
+    return user or _own_line(packages)
+
+
+def _own_line(packages: Sequence[FrameType]) -> FrameType | None:
+    """Where the user's code is itself installed: the outermost package is the workflow's."""
+    if not packages:
+        return None
+    own = package_of(packages[-1])
+    return next(frame for frame in packages if package_of(frame) == own)
+
+
+def _watch(frame: FrameType, event: str, function: Any) -> None:
+    """Hears of every call in this thread, and raises where the user's own line must not make it."""
+    found = forbidden_call(frame, event, function)
+    if found is None:
+        return
+    caller = frame if event == "c_call" else frame.f_back
+    if caller is None or not (found.by_anyone or whose(caller.f_code.co_filename) is Whose.USERS):
+        return
+    user = _user_behind(caller)
+    if user is not None:
+        raise NotDurable(found.what, place_of(user), f"Write {found.instead}.")

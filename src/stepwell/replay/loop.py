@@ -1,0 +1,348 @@
+"""The event loop that workflow code runs on: a line of callbacks, a clock that stands still, and nothing else.
+
+Plain asyncio works in it, because asyncio asks little of its loop. What it must not do is differ from one replay
+to the next, and what would differ is refused, with the line that asked and what to do instead:
+
+* Time passes only from event to event. A timer is a durable command.
+* Futures and tasks are hashed by the order in which they were made, so that a set of them, which `wait` returns
+  and `TaskGroup` keeps, is always walked in the same order.
+* Garbage is not collected while it runs. An async generator that is let go of ends then, if it is the code that
+  lets go; one that the collector finds, at whatever time, ends with the workflow.
+* Threads, sockets, processes and files do not exist here. A task or a step may use them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+from asyncio import events
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import Context, copy_context
+from types import AsyncGeneratorType
+from typing import Any, Protocol, TypeVar
+from weakref import WeakValueDictionary
+
+from stepwell.model.errors import NotDurable
+from stepwell.replay.closing import close_coroutine, close_generator
+from stepwell.replay.guard import guarded
+from stepwell.replay.places import line_in, line_of_user
+from stepwell.replay.refused import refusing
+
+T = TypeVar("T")
+Generator = AsyncGeneratorType[Any, Any]
+
+MANY = 1_000_000
+"""Callbacks after one event: code that takes more is waiting for nothing."""
+
+_OF_A_THREAD = asyncio.wrap_future.__code__
+
+
+class DurableFuture(asyncio.Future[T]):
+    """A future with the same hash in every replay."""
+
+    __slots__ = ("seq",)
+
+    def __init__(self, *, loop: Loop) -> None:
+        self.seq = loop.next_seq()
+        super().__init__(loop=loop)
+
+    def __hash__(self) -> int:
+        return self.seq
+
+
+class DurableTask(asyncio.Task[T]):
+    """A task with the same hash in every replay."""
+
+    def __init__(self, coro: Coroutine[Any, Any, T], *, loop: Loop, name: str | None, context: Context | None) -> None:
+        self.seq = loop.next_seq()
+        self.maker = asyncio.current_task(loop) if loop.is_running() else None
+        self.context = copy_context() if context is None else context
+        self._named = name
+        self._first_seq = loop.first_seq
+        super().__init__(coro, loop=loop, name="task", context=self.context)
+
+    def get_name(self) -> str:
+        """asyncio's own counts the tasks of a process: another name in each replay."""
+        return self._named or f"task-{self.seq - self._first_seq}"
+
+    def set_name(self, value: object) -> None:
+        self._named = str(value)
+
+    def __hash__(self) -> int:
+        return self.seq
+
+
+class Soon(asyncio.Handle):
+    """A handle, made in less time: there are several for each event."""
+
+    __slots__ = ()
+
+    def __init__(self, callback: Callable[..., Any], args: Any, loop: Loop, context: Context | None) -> None:
+        self._callback = callback
+        self._args = args
+        self._loop = loop
+        self._context = copy_context() if context is None else context
+        self._cancelled = False
+        self._repr = self._source_traceback = None
+
+
+class DurableTimer(asyncio.TimerHandle):
+    """A timer, and the number of the command that it is."""
+
+    __slots__ = ("command",)
+
+    def __init__(self, when: float, callback: Callable[..., Any], args: Any, loop: Loop, context: Any = None) -> None:
+        super().__init__(when, callback, args, loop, context)
+        self.command: Any = None
+
+
+class NeverWaits(Exception):
+    """Code went on and on without waiting for anything durable."""
+
+    def __init__(self, line: str) -> None:
+        self.line = line
+
+
+class Driver(Protocol):
+    """Whoever the loop belongs to."""
+
+    evicting: bool
+
+    def timer_set(self, timer: DurableTimer) -> None: ...
+
+    def timer_cancelled(self, timer: DurableTimer) -> None: ...
+
+
+@refusing
+class Loop(asyncio.AbstractEventLoop):
+    def __init__(self, driver: Driver, *, seed: int = 0) -> None:
+        self.driver = driver
+        self._ready: deque[asyncio.Handle] = deque()
+        self._now = 0.0
+        self.seed(seed)
+        self._tasks: dict[int, asyncio.Task[Any]] = {}
+        self._tidy_at = 100
+        self._generators: WeakValueDictionary[int, Generator] = WeakValueDictionary()
+        self._let_go: list[Generator] = []
+        self._begun: dict[int, int] = {}
+        """The identity of an async generator, and the how manieth it is."""
+        self._closed = False
+        self._entered = False
+
+    def seed(self, seed: int) -> None:
+        """Sets hashes apart from those of other loops: there are sets of everyone's tasks. Their lowest bits count
+        from nought, so that a small set is walked in the order in which its members were made."""
+        self.first_seq = self._seq = seed & 0xFFFF_FFFF_0000
+
+    # -- for those who drive it
+
+    @guarded
+    def run_until_idle(self, now: float) -> None:
+        """Run whatever is ready, at this time. Leaves the loop that runs here as it was."""
+        self._now = max(self._now, now)
+        if self._entered:
+            self._run_ready()
+        elif self._ready:
+            with self.entered():
+                self._run_ready()
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Be the loop that runs here, for one run of it or for several."""
+        outer, hooks, collects = events._get_running_loop(), sys.get_asyncgen_hooks(), gc.isenabled()
+        left = _leave_task(outer)
+        events._set_running_loop(self)
+        sys.set_asyncgen_hooks(firstiter=self._begins, finalizer=self._ends)
+        gc.disable()
+        self._entered = True
+        try:
+            yield
+        finally:
+            self._entered = False
+            if collects:
+                gc.enable()
+            sys.set_asyncgen_hooks(*hooks)
+            events._set_running_loop(outer)
+            _return_to_task(outer, left)
+
+    def _run_ready(self) -> None:
+        ready = self._ready
+        for _ in range(MANY):
+            if not ready:
+                return
+            handle: Any = ready.popleft()
+            if handle._cancelled:
+                continue
+            try:
+                handle._context.run(handle._callback, *handle._args)
+            except KeyboardInterrupt:
+                raise
+            except BaseException:
+                pass  # its task has it too; of what belongs to no task, nobody would hear elsewhere either
+        raise NeverWaits(_line_of(handle))
+
+    @property
+    def tasks(self) -> list[asyncio.Task[Any]]:
+        """Those that have not ended, in the order in which they were made."""
+        return [task for task in self._tasks.values() if not task.done()]
+
+    def next_seq(self) -> int:
+        self._seq += 1
+        return self._seq
+
+    def wind_up(self) -> list[asyncio.Task[Any]]:
+        """As asyncio.run does: what is left ends with the workflow, and may clean up. Those to be waited for now."""
+        left = self.tasks
+        for task in left:
+            task.cancel()
+        if not left and (generators := self._take_suspended()):
+            left = [self.create_task(_close_all(generators))]
+        return left
+
+    def end_all(self) -> None:
+        """Close all code where it stands. `finally` runs, as far as it awaits nothing; nothing is cancelled, as that
+        is something that code may answer."""
+        self._ready.clear()
+        self.call_soon(self._end_all)
+        with suppress(NeverWaits):
+            self.run_until_idle(0.0)
+        self._closed = True
+
+    def _end_all(self) -> None:
+        generators = self._take_suspended()
+        while tasks := self.tasks:  # what is ended may make others
+            self._tasks = {}
+            for task in tasks:
+                if isinstance(task, DurableTask):
+                    task._log_destroy_pending = False  # type: ignore[attr-defined]  # asyncio's own
+                    task.context.run(self._end, task)
+        for generator in generators:
+            close_generator(generator)
+        self._ready.clear()
+
+    def _end(self, task: asyncio.Task[Any]) -> None:
+        asyncio.tasks._enter_task(self, task)
+        try:
+            close_coroutine(task.get_coro())
+        finally:
+            asyncio.tasks._leave_task(self, task)
+
+    # -- async generators
+
+    def _begins(self, generator: Any) -> None:
+        number = self._begun[id(generator)] = self.next_seq()
+        self._generators[number] = generator
+
+    def _ends(self, generator: Any) -> None:
+        """Nobody has it any more."""
+        if self.driver.evicting:
+            close_generator(generator)
+        elif self.is_running():
+            self.create_task(generator.aclose())
+        else:
+            self._let_go.append(generator)
+
+    def _take_suspended(self) -> list[Generator]:
+        """Those that are at a `yield`, in the order in which they began. Each is given once: it may refuse to end."""
+        there = [*self._generators.values(), *self._let_go]
+        self._generators.clear()
+        self._let_go = []
+        at_a_yield = [each for each in there if each.ag_frame is not None and not each.ag_running]
+        return sorted(at_a_yield, key=lambda each: self._begun[id(each)])
+
+    # -- what asyncio asks of it
+
+    def time(self) -> float:
+        return self._now
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        handle = Soon(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        timer = DurableTimer(when, callback, args, self, context)
+        if when <= self._now:
+            self._ready.append(timer)
+        elif not self.driver.evicting:
+            self.driver.timer_set(timer)
+        return timer
+
+    def fire(self, timer: DurableTimer) -> None:
+        self._ready.append(timer)
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        if isinstance(handle, DurableTimer):
+            self.driver.timer_cancelled(handle)
+
+    def create_future(self) -> DurableFuture[Any]:
+        if sys._getframe(1).f_code is _OF_A_THREAD:
+            raise NotDurable("threads", line_of_user())
+        return DurableFuture(loop=self)
+
+    def create_task(
+        self, coro: Any, *, name: str | None = None, context: Context | None = None, **_more: Any
+    ) -> asyncio.Task[Any]:
+        task: DurableTask[Any] = DurableTask(coro, loop=self, name=name, context=context)
+        self._tasks[task.seq] = task
+        if len(self._tasks) > self._tidy_at:
+            self._tasks = {seq: each for seq, each in self._tasks.items() if not each.done()}
+            self._tidy_at = 100 + 2 * len(self._tasks)
+        return task
+
+    def get_task_factory(self) -> None:
+        return None
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return events._get_running_loop() is self
+
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        self._closed = True
+
+    async def shutdown_asyncgens(self) -> None:
+        pass
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        pass
+
+
+async def _close_all(generators: Sequence[Generator]) -> None:
+    for generator in generators:
+        with suppress(Exception):  # nobody is left who could hear of it
+            await generator.aclose()
+
+
+def _line_of(handle: asyncio.Handle) -> str:
+    task = getattr(handle._callback, "__self__", None)  # type: ignore[attr-defined]  # asyncio's own
+    return line_in(task.get_coro()) if isinstance(task, asyncio.Task) else "an unknown line"
+
+
+_swap: Any = getattr(asyncio.tasks, "_swap_current_task", None)
+
+
+def _leave_task(outer: asyncio.AbstractEventLoop | None) -> asyncio.Task[Any] | None:
+    """From Python 3.14 on a thread has one current task, whatever its loop: ours would be the second."""
+    return _swap(outer, None) if _swap is not None and outer is not None else None
+
+
+def _return_to_task(outer: asyncio.AbstractEventLoop | None, task: asyncio.Task[Any] | None) -> None:
+    if task is not None:
+        _swap(outer, task)

@@ -1,0 +1,93 @@
+"""Where in the user's code something was asked."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from types import CodeType, FrameType
+from typing import Any
+
+from stepwell.replay.frames import Whose, whose
+
+Place = tuple[CodeType, int]
+
+_GATE = "run_until_idle"
+"""The function of ours that runs workflow code: the lines around it are the worker's."""
+
+
+_known: dict[str, Whose] = {}
+"""Whose the code of a file is, once it was asked for. By name: the hash of a code object is dear."""
+
+
+def place_of_user() -> Place | None:
+    """The innermost line of the user's own, or else of a package."""
+    frame: FrameType | None = sys._getframe(1)
+    package: Place | None = None
+    while frame is not None:
+        code = frame.f_code
+        by = _known.get(code.co_filename) or _ask(code.co_filename)
+        if by is Whose.USERS:
+            return code, frame.f_lineno
+        if by is Whose.INSTALLED:
+            package = package or (code, frame.f_lineno)
+        elif code.co_name == _GATE and by is Whose.OURS:
+            break
+        frame = frame.f_back
+    return package
+
+
+def _ask(file: str) -> Whose:
+    by = Whose.LIBRARY if file == "<string>" else whose(file)  # which a dataclass makes
+    _known[file] = by
+    return by
+
+
+def line_of_user() -> str:
+    """`shop.py:42 in checkout`; where no line is the user's, the one that made this task."""
+    place = place_of_user()
+    return str(line_of_task()) if place is None else _line(place)
+
+
+def line_in(coro: Any) -> str:
+    """The innermost line of the user's at which a suspended coroutine stands."""
+    return _line(_place_in(coro))
+
+
+def _place_in(coro: Any) -> Place | None:
+    found: Place | None = None
+    while coro is not None:
+        frame = getattr(coro, "cr_frame", None) or getattr(coro, "ag_frame", None)
+        if frame is not None and whose(frame.f_code.co_filename) is Whose.USERS:
+            found = frame.f_code, frame.f_lineno
+        coro = getattr(coro, "cr_await", None) or getattr(coro, "ag_await", None)
+    return found
+
+
+class LineOfTask:
+    """The line at which a task stands; of one that is none of the user's, that of whoever made it.
+
+    It is looked for only when someone asks: every command has one, and hardly any is ever told.
+    """
+
+    __slots__ = ("_task",)
+
+    def __init__(self, task: Any) -> None:
+        self._task = task
+
+    def __str__(self) -> str:
+        task = self._task
+        while task is not None:
+            if (place := _place_in(task.get_coro())) is not None:
+                return _line(place)
+            task = getattr(task, "maker", None)
+        return _line(None)
+
+
+def line_of_task() -> LineOfTask:
+    """Where the task that asks now is going to wait."""
+    loop = asyncio.events._get_running_loop()
+    return LineOfTask(None if loop is None else asyncio.current_task(loop))
+
+
+def _line(place: Place | None) -> str:
+    return "an unknown line" if place is None else f"{place[0].co_filename}:{place[1]} in {place[0].co_name}"

@@ -1,0 +1,399 @@
+"""Replay: a workflow's code, told its history event by event, and what it asks for in turn.
+
+    recorded   an event that the history has: an arrival is delivered, a command must be what the code issued
+    delivered  a new arrival: whatever the code issues after it is new, and to be recorded behind it
+
+After each arrival the code runs until it waits. Commands are numbered in the order in which they are issued,
+whatever their kind, and that order follows from the arrivals alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+
+from stepwell.model.commands import ROLLED_BACK, Command, Ended, StepCall
+from stepwell.model.errors import Nondeterminism
+from stepwell.model.events import COMMANDS, ENDS, Event, EventType
+from stepwell.model.ids import RunId
+from stepwell.model.run import Error, Reason
+from stepwell.model.start import Start
+from stepwell.replay import ordered
+from stepwell.replay.called import Called, ChildIds, error_of
+from stepwell.replay.code import About, Code, ContinueAsNew, Evicted
+from stepwell.replay.fitting import Ahead, last_arrival, look_ahead, mismatch
+from stepwell.replay.loop import DurableTimer, Loop, NeverWaits
+from stepwell.replay.places import line_of_task, line_of_user
+from stepwell.replay.rollback import Rollback
+from stepwell.replay.signals import Receiving, Signals
+from stepwell.replay.timers import Timers
+from stepwell.replay.updates import Updates
+
+__all__ = ["About", "Called", "Code", "ContinueAsNew", "Evicted", "Replay"]
+
+ordered.put_in_order()
+
+_AT_ONCE = frozenset({EventType.STATE_PUBLISHED, EventType.VERSION_MARKED})
+"""Commands that nobody waits for: their line is the one that is run."""
+_TO_CANCEL = {EventType.TASK_SCHEDULED: EventType.TASK_CANCELLED, EventType.CHILD_STARTED: EventType.CHILD_CANCELLED}
+_OF_STEPS = frozenset({EventType.STEP_COMPLETED, EventType.STEP_FAILED})
+
+LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+NEVER = datetime.max.replace(tzinfo=UTC)
+
+
+class Replay:
+    def __init__(self, about: About, code: Code) -> None:
+        self.about = about
+        self.code = code
+        self.loop = Loop(self, seed=about.id.int)  # type: ignore[abstract]  # what it refuses was set
+        self.idx = 0
+        """The last event it has been told."""
+        self._told = 0
+        """The last arrival, which it is told now or has been."""
+        self.now = self._began = LONG_AGO
+        self._number = 0
+        self._heard = 0
+        """The last number that anyone outside may have heard of."""
+        self._issued: deque[Command] = deque()
+        self._calls: dict[int, Called] = {}
+        self._given_up: set[int] = set()
+        """Calls that were cancelled here, and may end there all the same."""
+        self._steps: dict[int, StepCall] = {}
+        self._timers = Timers()
+        self._signals = Signals(self.loop, self.timer_set)
+        self.updates = Updates(self.loop, self._issue, code.describe)
+        self._held: list[Event] = []
+        self._ahead = Ahead()
+        self._marked: set[str] = set()
+        self.replaying = False
+        self.evicting = False
+        self.cancel_requested = False
+        self._main: asyncio.Task[bytes] | None = None
+        self._leaving: list[asyncio.Task[Any]] = []
+        self._rollback = Rollback(self)
+        self.ended: Ended | None = None
+        self._ids = ChildIds(about.id, 0)
+        self._seed = ""
+        self._random: Random | None = None
+        # Not the worker's: what it holds there would differ from one worker to the next.
+        self._context = Context()
+
+    # -- events in
+
+    def recorded(self, events: Sequence[Event], *, more: bool = False) -> None:
+        """Tell it its history. Nondeterminism if that is not what this code does.
+
+        With `more` to come, as much as can be told without it: all up to the last arrival.
+        """
+        if self._held:
+            events = [*self._held, *events]
+        told = last_arrival(events) if more else len(events)
+        self._held = list(events[told:])
+        self._ahead = look_ahead(events)
+        self.replaying = True
+        try:
+            with self.loop.entered():
+                self._tell(events[:told] if more else events)
+        finally:
+            self.replaying = False
+
+    def _tell(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if event.type in COMMANDS:
+                self._expect(event)
+            elif event.type in ENDS and self._main is not None:
+                self._expect_end(event)
+            else:
+                self._deliver(event)
+            self.idx = event.idx
+
+    def delivered(self, event: Event) -> list[Command]:
+        """Tell it something new; the commands it issues upon it."""
+        self._deliver(event)
+        self.idx = event.idx
+        return self.take()
+
+    def take(self) -> list[Command]:
+        """What was issued and is not recorded yet."""
+        issued = list(self._issued)
+        self._issued.clear()
+        return issued
+
+    def take_steps(self) -> list[StepCall]:
+        """Steps to be run here."""
+        steps = list(self._steps.values())
+        self._steps.clear()
+        return steps
+
+    def due_timer(self, now: datetime) -> tuple[int, str | None] | None:
+        """The first timer that fires by this time: its number, and the signal whose wait it ends, if it does.
+
+        Only the first: what it wakes may cancel the next.
+        """
+        timer = self._timers.next()
+        if timer is None or (timer.when or NEVER) > now:
+            return None
+        return timer.number or 0, timer.name
+
+    @property
+    def due(self) -> datetime | None:
+        """When the next timer fires."""
+        timer = self._timers.next()
+        return None if timer is None else timer.when
+
+    def waits_for(self) -> dict[str, Any]:
+        """What it waits for, for people."""
+        names = {called.call.name or "" for called in self._calls.values()}
+        return {"runs": sorted(names), "signals": self._signals.awaited()}
+
+    # -- one event
+
+    def _deliver(self, event: Event) -> None:
+        if self._issued or self.ended is not None:
+            raise mismatch(self.about, event, self._issued[0] if self._issued else self.ended)
+        self._heard, self._told = self._number, event.idx
+        self.now = max(self.now, event.at)
+        act = _ARRIVALS.get(event.type)
+        if act is not None:  # else it is of a newer version, and nothing to do with the code
+            self._context.run(act, self, event)
+            self._go_on()
+
+    def _begin(self, event: Event) -> None:
+        for name, value in event.signals or ():
+            self._signals.came(name, value)
+        self._began = event.at
+        # The same numbers in every replay, and in a fork, which names its origin; others after each continuation.
+        origin = event.run_id or self.about.id
+        self._ids = ChildIds(self.about.id, event.idx)
+        self._seed = f"{origin}:{event.idx}"
+        self.loop.seed(origin.int)
+        self._main = self.loop.create_task(self._rollback.around(self.code.body(event.value)), name="workflow")
+
+    def _go_on(self) -> None:
+        now = (self.now - self._began).total_seconds()
+        try:
+            self.loop.run_until_idle(now)
+            while self._main is not None and self._main.done() and all(task.done() for task in self._leaving):
+                self._leaving = self._context.run(self.loop.wind_up)
+                if not self._leaving:
+                    self.ended = self._end(self._main)
+                    self._drop_steps()
+                    break
+                self.loop.run_until_idle(now)
+        except NeverWaits as error:
+            new = "an endless loop that waits for nothing"
+            raise Nondeterminism(self.about.id, self.about.name, self.idx, "an event", new, error.line) from None
+        if any(command.dropped for command in self._issued):
+            self._issued = deque(command for command in self._issued if not command.dropped)
+
+    def _end(self, main: asyncio.Task[bytes]) -> Ended:
+        if main.cancelled():
+            if self.cancel_requested:
+                return Ended(EventType.WORKFLOW_CANCELLED)
+            lost = Error("CancelledError", "the workflow cancelled itself", Reason.RAISED)
+            return Ended(EventType.WORKFLOW_FAILED, error=lost)
+        match main.exception():
+            case None:
+                return Ended(EventType.WORKFLOW_COMPLETED, main.result())
+            case ContinueAsNew() as onward:
+                return Ended(EventType.CONTINUED_AS_NEW, onward.input, signals=self.unread())
+            case error:
+                state = ROLLED_BACK if self._rollback.undone else None
+                return Ended(EventType.WORKFLOW_FAILED, error=self.code.describe(error), state=state)
+
+    def _drop_steps(self) -> None:
+        """Nobody will wait for them any more."""
+        self._steps.clear()
+        for called in self._calls.values():
+            if isinstance(called.call, StepCall):
+                called.call.dropped = True
+
+    def unread(self) -> tuple[tuple[str, bytes], ...] | None:
+        """Signals that nobody has waited for yet, in the order in which they came."""
+        return self._signals.unread()
+
+    # -- what the code asks for
+
+    @property
+    def random(self) -> Random:
+        if self._random is None:
+            self._random = Random(self._seed)
+        return self._random
+
+    def call(self, type: EventType, start: Start, takes: tuple[str, ...]) -> Called:
+        """A task or a child, awaited."""
+        command = self._issue(type, name=start.terms.name, takes=takes, start=start)
+        number = command.number or 0
+        # The same id whenever it is told again: code may well pass it on.
+        known = self._ahead.run_ids.get(number) if self.replaying else None
+        start.id = command.run_id = RunId(known) if known else self._ids.id(number, self.now)
+        start.node = str(number)
+        return self._called(command)
+
+    def step(self, step: Any, input: bytes) -> Called:
+        """A step, awaited. Only its end is recorded."""
+        self._refuse_if_evicting()
+        self._number += 1
+        call = StepCall(self._number, step.name, step, input, line_of_task())
+        self._steps[call.number] = call
+        return self._called(call)
+
+    def publish(self, value: bytes) -> None:
+        self._issue(EventType.STATE_PUBLISHED, value=value)
+
+    def patched(self, name: str) -> bool:
+        """Whether this run goes the new way. Told again it does what it did; new, it does what the code says."""
+        if name in self._marked:
+            return True
+        if self.replaying and name not in self._ahead.marked_upon(self._told):
+            return False
+        self._marked.add(name)
+        self._issue(EventType.VERSION_MARKED, name=name)
+        return True
+
+    def on_rollback(self, compensate: Callable[[], Awaitable[Any]]) -> None:
+        self._rollback.add(compensate)
+
+    def wait_for_signal(self, name: str, timeout: float | None) -> Receiving:
+        """The next signal of this name, in the order in which they came."""
+        self._refuse_if_evicting()
+        return self._signals.receive(name, timeout)
+
+    def give_back(self, name: str, receiving: Receiving) -> None:
+        """A signal that its receiver could not take."""
+        self._signals.give_back(name, receiving)
+
+    def _issue(self, type: EventType, **details: Any) -> Command:
+        self._refuse_if_evicting()
+        self._number += 1
+        command = Command(type, self._number, line=line_of_user() if type in _AT_ONCE else line_of_task(), **details)
+        self._issued.append(command)
+        return command
+
+    def _called(self, call: Command | StepCall) -> Called:
+        return self._calls.setdefault(call.number or 0, Called(call, loop=self.loop, cancel=self._cancel))
+
+    def _cancel(self, called: Called) -> None:
+        call, number = called.call, called.call.number or 0
+        del self._calls[number]
+        self._given_up.add(number)
+        if isinstance(call, StepCall):
+            call.dropped = True
+            self._steps.pop(number, None)
+        elif number > self._heard:
+            call.dropped = True  # nobody has heard of it
+        elif not self.evicting:
+            self._issue(_TO_CANCEL[call.type], name=call.name, run_id=call.run_id)
+
+    def timer_set(self, timer: DurableTimer, signal: str | None = None) -> None:
+        known = self._ahead.whens.get(self._number + 1) if self.replaying else None
+        when = known or self._at(timer.when())
+        self._timers.add(timer, self._issue(EventType.TIMER_SCHEDULED, when=when, name=signal), when)
+
+    def timer_cancelled(self, timer: DurableTimer) -> None:
+        self._timers.drop(timer)
+
+    def _at(self, when: float) -> datetime:
+        try:
+            return self._began + timedelta(seconds=when)
+        except OverflowError:
+            return NEVER
+
+    def _refuse_if_evicting(self) -> None:
+        if self.evicting:
+            raise Evicted
+
+    def evict(self) -> None:
+        """End its coroutines, here and now: the run goes on from its history, elsewhere or later."""
+        self.evicting = True
+        self.loop.end_all()
+        # What is still held would hold all of it.
+        self._main, self._leaving = None, []
+        for held in (self._calls, self._timers, self._steps, self._issued, self._signals, self._rollback):
+            held.clear()
+
+    # -- answers
+
+    def _completed(self, event: Event) -> None:
+        if (called := self._awaited(event)) is not None:
+            called.set_result(event.value or b"null")
+
+    def _failed(self, event: Event) -> None:
+        if (called := self._awaited(event)) is not None:
+            called.set_exception(error_of(event, called.call, self.about.id))
+
+    def _awaited(self, event: Event) -> Called | None:
+        """Who waits for this end; None if it was cancelled here while it ended there, or was asked for before this
+        run began anew."""
+        number = event.command or 0
+        called = self._calls.get(number)
+        if called is None or (event.run_id is not None and event.run_id != getattr(called.call, "run_id", None)):
+            if event.type in _OF_STEPS and number not in self._given_up:
+                raise mismatch(self.about, event, None)
+            self._given_up.discard(number)
+            return None
+        if isinstance(called.call, StepCall):
+            if event.type not in _OF_STEPS or event.name != called.call.name:
+                raise mismatch(self.about, event, called.call)
+            self._steps.pop(number, None)
+        elif event.type in _OF_STEPS:
+            raise mismatch(self.about, event, called.call)
+        del self._calls[number]
+        return called
+
+    def _cancel_requested(self, event: Event) -> None:
+        self.cancel_requested = True
+        if self._main is None or (self._rollback.under_way and not self._main.done()):
+            return
+        # What was left behind when it ended, and is still cleaning up, hears of it too.
+        for task in self.loop.tasks if self._main.done() else [self._main]:
+            task.cancel()
+
+    def _fire(self, event: Event) -> None:
+        timer = self._timers.take(event.command or 0)
+        if timer is None:
+            raise mismatch(self.about, event, None)
+        self.loop.fire(timer)
+
+    def _signalled(self, event: Event) -> None:
+        self._signals.came(event.name or "", event.value or b"null")
+
+    def _update_requested(self, event: Event) -> None:
+        self.updates.requested(event)
+
+    # -- what must fit
+
+    def _expect(self, event: Event) -> None:
+        command = self._issued.popleft() if self._issued else None
+        if (
+            command is None
+            or command.type != event.type
+            or command.number != event.command
+            or command.name != event.name
+            or command.takes != event.takes
+        ):
+            raise mismatch(self.about, event, command or next(reversed(self._steps.values()), None))
+
+    def _expect_end(self, event: Event) -> None:
+        if event.type == EventType.WORKFLOW_TIMED_OUT:
+            return
+        if self._issued or self.ended is None or self.ended.type != event.type:
+            raise mismatch(self.about, event, self._issued[0] if self._issued else self.ended)
+
+
+_ARRIVALS: dict[EventType, Callable[[Replay, Event], None]] = {
+    **dict.fromkeys((EventType.WORKFLOW_STARTED, EventType.CONTINUED_AS_NEW), Replay._begin),
+    **dict.fromkeys((EventType.TASK_COMPLETED, EventType.CHILD_COMPLETED, EventType.STEP_COMPLETED), Replay._completed),
+    **dict.fromkeys((EventType.TASK_FAILED, EventType.CHILD_FAILED, EventType.STEP_FAILED), Replay._failed),
+    **dict.fromkeys((EventType.TIMER_FIRED, EventType.SIGNAL_TIMED_OUT), Replay._fire),
+    EventType.SIGNAL_RECEIVED: Replay._signalled,
+    EventType.UPDATE_REQUESTED: Replay._update_requested,
+    EventType.CANCEL_REQUESTED: Replay._cancel_requested,
+}
+"""What is delivered to the code, and how."""

@@ -1,0 +1,69 @@
+"""What is undone when a workflow fails or is cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from stepwell.replay.code import ContinueAsNew, Evicted, continues
+from stepwell.replay.loop import Driver
+
+
+class Rollback:
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._compensations: list[Callable[[], Awaitable[Any]]] = []
+        self.under_way = False
+        self.undone = False
+        """There was something to undo, and all of it was undone."""
+
+    def add(self, compensate: Callable[[], Awaitable[Any]]) -> None:
+        self._compensations.append(compensate)
+
+    def clear(self) -> None:
+        self._compensations.clear()
+
+    async def around(self, body: Coroutine[Any, Any, bytes]) -> bytes:
+        """The body; and if it fails, what it had done is undone."""
+        try:
+            return await body
+        except (ContinueAsNew, Evicted, GeneratorExit):
+            raise
+        except BaseException as error:
+            if self._driver.evicting:
+                raise
+            if onward := continues(error):
+                raise onward from None
+            failures = await self._undo()
+            if failures and isinstance(error, asyncio.CancelledError):
+                # Not simply cancelled: somebody has to look after what is left.
+                failures[0].add_note("raised by a rollback, after the workflow was cancelled")
+                raise _with_notes(failures[0], failures[1:]) from None
+            raise _with_notes(error, failures)  # noqa: B904  # most often the very same
+
+    async def _undo(self) -> list[Exception]:
+        """The last first. One that cannot be undone does not keep the others from it, nor does a second request to
+        cancel; what went wrong."""
+        self.under_way = True
+        task = asyncio.current_task()
+        while task is not None and task.cancelling():
+            task.uncancel()
+        failures: list[Exception] = []
+        had_any = bool(self._compensations)
+        while self._compensations:
+            compensate = self._compensations.pop()
+            try:
+                await compensate()
+            except Exception as failure:
+                failures.append(failure)
+            except asyncio.CancelledError:
+                failures.append(RuntimeError("a rollback cancelled itself"))
+        self.undone = had_any and not failures
+        return failures
+
+
+def _with_notes(error: BaseException, failures: list[Exception]) -> BaseException:
+    for failure in failures:
+        error.add_note(f"and a rollback failed: {type(failure).__name__}: {failure}")
+    return error

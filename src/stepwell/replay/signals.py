@@ -1,0 +1,88 @@
+"""Signals: those that came before they were waited for, and those who wait. First come, first served, on both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from stepwell.replay.loop import DurableFuture, DurableTimer, Loop
+
+
+class Receiving(DurableFuture[bytes]):
+    """The next signal of a name, for whoever awaits it."""
+
+    __slots__ = ("leave", "place", "timer")
+
+    def __init__(self, *, loop: Loop, leave: Callable[[Receiving], Any]) -> None:
+        super().__init__(loop=loop)
+        self.leave = leave
+        self.place = 0
+        """In the order of all that came."""
+        self.timer: DurableTimer | None = None
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        if not self.done():
+            self.left()
+        return super().cancel(msg)
+
+    def left(self) -> None:
+        """It waits no more."""
+        self.leave(self)
+        if self.timer is not None:
+            self.timer.cancel()
+
+    def time_out(self) -> None:
+        if not self.done():
+            self.leave(self)
+            self.set_exception(TimeoutError())
+
+
+class Signals:
+    def __init__(self, loop: Loop, set_timer: Callable[[DurableTimer, str], None]) -> None:
+        self._loop = loop
+        self._set_timer = set_timer
+        self._came: dict[str, dict[int, bytes]] = {}
+        """What is not waited for yet, by its place in the order of all."""
+        self._waiting: dict[str, dict[Receiving, None]] = {}
+        self._so_far = 0
+
+    def came(self, name: str, value: bytes) -> None:
+        self._so_far += 1
+        self._came.setdefault(name, {})[self._so_far] = value
+        self._hand_out(name)
+
+    def receive(self, name: str, timeout: float | None) -> Receiving:
+        waiting = self._waiting.setdefault(name, {})
+        receiving = Receiving(loop=self._loop, leave=lambda who: waiting.pop(who, None))
+        waiting[receiving] = None
+        self._hand_out(name)
+        if timeout is not None and not receiving.done():
+            receiving.timer = DurableTimer(self._loop.time() + timeout, receiving.time_out, (), self._loop)
+            self._set_timer(receiving.timer, name)
+        return receiving
+
+    def give_back(self, name: str, receiving: Receiving) -> None:
+        """Who got it could not take it: it is as if it had not been handed out."""
+        came = {receiving.place: receiving.result(), **self._came.get(name, {})}
+        self._came[name] = dict(sorted(came.items()))
+        self._hand_out(name)
+
+    def unread(self) -> tuple[tuple[str, bytes], ...] | None:
+        """What nobody has waited for, in the order in which it came."""
+        unread = sorted((place, name, value) for name, came in self._came.items() for place, value in came.items())
+        return tuple((name, value) for _, name, value in unread) or None
+
+    def awaited(self) -> list[str]:
+        return sorted(name for name, waiting in self._waiting.items() if waiting)
+
+    def clear(self) -> None:
+        self._came.clear()
+        self._waiting.clear()
+
+    def _hand_out(self, name: str) -> None:
+        came, waiting = self._came.get(name), self._waiting.get(name)
+        while came and waiting:
+            place, receiving = next(iter(came)), next(iter(waiting))
+            receiving.place = place
+            receiving.left()
+            receiving.set_result(came.pop(place))

@@ -1,0 +1,43 @@
+"""The timers of a workflow that have not fired, in the order of their time."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from heapq import heappop, heappush
+
+from stepwell.model.commands import Command
+from stepwell.replay.loop import DurableTimer
+
+
+class Timers:
+    def __init__(self) -> None:
+        self._set: dict[int, DurableTimer] = {}
+        self._order: list[tuple[datetime, int]] = []
+
+    def add(self, timer: DurableTimer, command: Command, when: datetime) -> None:
+        timer.command = command
+        number = command.number or 0
+        self._set[number] = timer
+        heappush(self._order, (when, number))
+
+    def drop(self, timer: DurableTimer) -> None:
+        if timer.command is not None:
+            timer.command.dropped = True
+            self._set.pop(timer.command.number, None)
+
+    def take(self, number: int) -> DurableTimer | None:
+        """One that fires; None if there is none of this number."""
+        return self._set.pop(number, None)
+
+    def next(self) -> Command | None:
+        """The command of the one that fires first."""
+        while self._order:
+            timer = self._set.get(self._order[0][1])
+            if timer is not None:
+                command: Command = timer.command
+                return command
+            heappop(self._order)
+        return None
+
+    def clear(self) -> None:
+        self._set.clear()

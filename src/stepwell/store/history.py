@@ -1,0 +1,74 @@
+"""Events as they are stored: the details of each as one JSON object, without what it does not have."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from stepwell.model.events import Event, EventType
+from stepwell.store import rows
+from stepwell.store.pool import Row
+
+
+class _Details(msgspec.Struct, omit_defaults=True):
+    command: int | None = None
+    name: str | None = None
+    run: UUID | None = None
+    takes: tuple[str, ...] | None = None
+    value: msgspec.Raw = msgspec.Raw()
+    error: msgspec.Raw = msgspec.Raw()
+    state: str | None = None
+    attempt: int | None = None
+    when: datetime | None = None
+    signals: tuple[tuple[str, msgspec.Raw], ...] | None = None
+    version: str | None = None
+    id: UUID | None = None
+
+
+_TYPES = {each.value: each for each in EventType}
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(_Details).decode
+
+
+def details(event: Event) -> bytes:
+    """What is stored of an event beside its place, type and time."""
+    packed = _Details(
+        event.command, event.name, event.run_id, event.takes, state=event.state, attempt=event.attempt,
+        when=event.when, version=event.version, id=event.id,
+    )  # fmt: skip
+    if event.value is not None:
+        packed.value = msgspec.Raw(event.value)
+    if event.error is not None:
+        packed.error = msgspec.Raw(rows.stored_error(event.error))
+    if event.signals is not None:
+        packed.signals = tuple((name, msgspec.Raw(value)) for name, value in event.signals)
+    return _encode(packed)
+
+
+def event(row: Row) -> Event:
+    return made(row["idx"], row["type"], row["at"], row["data"])
+
+
+def arrival(row: Row) -> Event:
+    """Something that has arrived: its number is its place among all that did, until it is delivered."""
+    return made(row["place"], row["type"], row["at"], row["data"])
+
+
+def made(idx: int, type: str, at: datetime, data: bytes) -> Event:
+    has = _decode(data)
+    return Event(
+        idx, _TYPES[type], at, has.command, has.name, has.run, has.takes,
+        bytes(has.value) or None, rows.error(bytes(has.error) or None),
+        has.state, has.attempt, has.when,
+        None if has.signals is None else tuple((name, bytes(value)) for name, value in has.signals),
+        has.version, has.id,
+    )  # fmt: skip
+
+
+def shown(row: Row) -> dict[str, Any]:
+    """The details of an event, for people."""
+    found: dict[str, Any] = msgspec.json.decode(row["data"])
+    return found

@@ -1,0 +1,89 @@
+-- forks: new runs that begin with a part of another's history.
+
+-- name: fork_run
+-- moves: -> pending
+-- A new run with the input of another, wherever that is. What it starts with is in its history already.
+insert into stepwell.runs (
+           id, kind, name, queue, priority, state, input, tags, retry, timeout, parent_id, root_id, retry_of,
+           limit_key, per_key, keep, recorded, arrived, history_from, deadline_at
+       )
+select :id::uuid, 'workflow', :name::text, f.queue, f.priority, 'pending', f.input, f.tags, f.retry, f.timeout,
+       f.parent_id, f.root_id, :origin::uuid, f.limit_key, f.per_key, f.keep,
+       :recorded::integer, 0, nullif(:history_from::integer, 0), stepwell.now() + :deadline::interval
+  from (select queue, priority, input, tags, retry, timeout, parent_id, root_id, limit_key, per_key, keep
+          from stepwell.runs where id = :origin::uuid
+         union all
+        select queue, priority, input, tags, retry, timeout, parent_id, root_id, limit_key, per_key, keep
+          from stepwell.finished_runs where id = :origin::uuid
+         union all
+        select queue, priority, input, tags, retry, timeout, parent_id, root_id, limit_key, per_key, keep
+          from stepwell.kept_runs where id = :origin::uuid
+         limit 1) f
+ where :repeated::boolean or not exists (select from stepwell.repeated_starts s where s.run_id = :id::uuid)
+    on conflict (id) do nothing
+returning id, queue;
+
+-- name: fork_children
+-- moves: -> pending
+-- What was under way at that moment, started anew for the new run. A child that is no longer kept does not come back.
+insert into stepwell.runs (
+           id, kind, name, queue, priority, state, input, tags, retry, timeout, parent_id, root_id, retry_of, node,
+           limit_key, per_key, keep, recorded, arrived
+       )
+select n.id, f.kind, f.name, f.queue, f.priority, 'pending', f.input, f.tags, f.retry, f.timeout, :parent::uuid,
+       coalesce((select p.root_id from stepwell.runs p where p.id = :parent::uuid), :parent::uuid), n.origin, n.node,
+       f.limit_key, f.per_key, f.keep,
+       case f.kind when 'workflow' then 0 end, case f.kind when 'workflow' then 0 end
+  from unnest(:ids::uuid[], :origins::uuid[], :nodes::text[]) as n (id, origin, node)
+ cross join lateral (
+       select kind, name, queue, priority, input, tags, retry, timeout, limit_key, per_key, keep
+         from stepwell.runs where id = n.origin
+        union all
+       select kind, name, queue, priority, input, tags, retry, timeout, limit_key, per_key, keep
+         from stepwell.finished_runs where id = n.origin
+        union all
+       select kind, name, queue, priority, input, tags, retry, timeout, limit_key, per_key, keep
+         from stepwell.kept_runs where id = n.origin
+        limit 1) f
+    on conflict (id) do nothing
+returning id, retry_of, queue;
+
+-- name: copy_history
+-- Its events, as another's: those that name what was started anew are given, the others are as they were.
+insert into stepwell.events (run_id, idx, type, at, data)
+select :id::uuid, e.idx, e.type, e.at, coalesce(g.data, e.data)
+  from stepwell.events e
+  left join unnest(:idxs::integer[], :datas::jsonb[]) as g (idx, data) on g.idx = e.idx
+ where e.run_id = :origin::uuid
+   and e.idx <= :last::integer
+    on conflict (run_id, idx) do nothing;
+
+-- name: copy_published
+-- What it had last shown at that moment.
+insert into stepwell.published (run_id, state, at)
+values (:id::uuid, :state::jsonb, stepwell.now())
+    on conflict (run_id) do nothing;
+
+-- name: forkable
+-- Which of these are workflows that failed: they go on from their last good point.
+select f.id from stepwell.finished_runs f
+ where f.id = any(:ids::uuid[]) and f.kind = 'workflow' and f.state = 'failed'
+ union all
+select k.id from stepwell.kept_runs k
+ where k.id = any(:ids::uuid[]) and k.kind = 'workflow' and k.state = 'failed';
+
+-- name: time_now
+select stepwell.now() as now;
+
+-- name: open_workflows
+-- Workflows that have begun and are not finished, oldest first, behind `after`.
+select r.id, r.name, r.key, r.queue, r.parent_id, r.root_id, r.tags, r.input, coalesce(r.history_from, 1) as history_from
+  from stepwell.runs r
+ where r.id > :after::uuid
+   and r.kind = 'workflow'
+   and r.recorded > 0
+ order by r.id
+ limit :limit;
+
+-- name: count_open_workflows
+select count(*) as runs from stepwell.runs r where r.kind = 'workflow' and r.recorded > 0;

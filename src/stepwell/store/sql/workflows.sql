@@ -1,0 +1,296 @@
+-- workflows: turns, and what arrives between them. One lock order everywhere: children before parents.
+
+-- name: turns_held
+-- What is new for turns that were just claimed: a row for each arrival, or one with none. One snapshot, so that
+-- `arrived` counts exactly those that are seen.
+select r.id, coalesce(r.recorded, 0) as recorded, coalesce(r.arrived, 0) as arrived, r.history_from, r.parent_id, r.kind, stepwell.now() as now,
+       a.place, a.type, a.at, a.data
+  from stepwell.runs r
+  left join stepwell.arrivals a on a.run_id = r.id
+ where r.id = any(:ids::uuid[])
+   and r.claim_id = (:claim_ids::uuid[])[width_bucket(r.id, :ids::uuid[])]
+   and r.state = 'running'
+ order by r.id, a.place;
+
+-- name: history
+-- A page of a history.
+select e.idx, e.type, e.at, e.data
+  from stepwell.events e
+ where e.run_id = :id::uuid
+   and e.idx > :after
+ order by e.idx
+ limit :limit;
+
+-- name: advance_turns
+-- moves: running -> waiting, pending, paused
+-- What a turn wrote, and where it leaves the run: waiting, or pending again if something arrived that it has not
+-- seen. With 'stay' it goes on, with 'again' it is pending, with 'block' it waits for other code. An id that does not come back has lost its claim, and nothing of it was written.
+-- `arrived` is that of the locked row, not of the snapshot: what arrives later finds the run waiting.
+with held as materialized (
+    select r.id, r.arrived, r.pausing, width_bucket(r.id, :ids::uuid[]) as place
+      from stepwell.runs r
+     where r.id = any(:ids::uuid[])
+       and r.claim_id = (:claim_ids::uuid[])[width_bucket(r.id, :ids::uuid[])]
+       and r.state = 'running'
+     order by r.id
+       for update
+), written as (
+    insert into stepwell.events (run_id, idx, type, at, data)
+    select e.run_id, e.idx, e.type, e.at, e.data
+      from unnest(:event_runs::uuid[], :idxs::integer[], :types::text[], :ats::timestamptz[], :datas::jsonb[])
+           as e (run_id, idx, type, at, data)
+     where e.run_id = any(array(select h.id from held h))
+), taken as (
+    delete from stepwell.arrivals a
+     where a.run_id = any(array(select h.id from held h))
+       and a.place <= (:seen::integer[])[width_bucket(a.run_id, :ids::uuid[])]
+), shown as (
+    insert into stepwell.published (run_id, state, at)
+    select p.run_id, p.state, stepwell.now()
+      from unnest(:shown_runs::uuid[], :shown::jsonb[]) as p (run_id, state)
+     where p.run_id = any(array(select h.id from held h))
+        on conflict (run_id) do update set state = excluded.state, at = excluded.at
+)
+update stepwell.runs r
+   set kind = 'workflow', -- who started it by its name alone did not know
+       arrived = coalesce(r.arrived, 0),
+       recorded = greatest(r.recorded, (:recorded::integer[])[m.place]),
+       history_from = (:froms::integer[])[m.place],
+       failures = 0,
+       alone = false,
+       state = m.state,
+       due_at = case when m.state in ('waiting', 'paused') then (:dues::timestamptz[])[m.place] end,
+       waits_for = (:waits::jsonb[])[m.place],
+       blocked = case when (:blocks::jsonb[])[m.place] is not null
+                      then (:blocks::jsonb[])[m.place] || jsonb_build_object('worker', r.claimed_by) end,
+       pausing = case when m.state = 'paused' then null else r.pausing end,
+       claim_id = case when m.state = 'running' then r.claim_id end,
+       claimed_by = case when m.state = 'running' then r.claimed_by end,
+       started_at = case when m.state = 'running' then r.started_at end,
+       slot = case when m.state = 'running' then r.slot end
+  from (select h.id, h.place,
+               case when (:tos::text[])[h.place] = 'stay' then 'running'
+                    when h.pausing then 'paused'
+                    when (:tos::text[])[h.place] = 'again' then 'pending'
+                    when (:tos::text[])[h.place] = 'block' then 'waiting'
+                    when h.arrived > (:seen::integer[])[h.place] then 'pending'
+                    else 'waiting' end as state
+          from held h) m
+ where r.id = m.id
+returning r.id, r.state, r.arrived, r.queue, coalesce(r.pausing, false) as pausing;
+
+-- name: tell_parents
+-- moves: waiting -> pending
+-- Runs that ended in this transaction, to the workflows that wait for them. These are looked up by an array of their
+-- ids: joined, a session that had planned it on an empty table went along all live runs up to the last of them.
+with ended as materialized (
+    select f.parent_id, f.id, f.kind, f.name, f.node, f.state, f.result, f.error, f.attempt,
+           row_number() over (partition by f.parent_id order by f.id) as place,
+           count(*) over (partition by f.parent_id)::integer as siblings
+      from stepwell.finished_runs f
+     where f.id = any(:ids::uuid[])
+       and f.finished_at >= stepwell.now() -- in this transaction, or after it began
+       and f.node is not null
+       and f.parent_id is not null
+), parents as materialized (
+    select p.id
+      from stepwell.runs p
+     where p.id = any(array(select e.parent_id from ended e where e.place = 1))
+       and p.kind = 'workflow'
+     order by p.id
+       for update
+), told as (
+    update stepwell.runs r
+       set arrived = r.arrived
+                     + (array(select e.siblings from ended e where e.place = 1 order by e.parent_id))[width_bucket(
+                           r.id, array(select e.parent_id from ended e where e.place = 1 order by e.parent_id))],
+           state = case when r.state = 'waiting' and r.blocked is null then 'pending' else r.state end,
+           due_at = case when r.state = 'waiting' then null else r.due_at end
+     where r.id = any(array(select p.id from parents p))
+    returning r.id, r.queue, r.state, r.arrived
+), arriving as (
+    insert into stepwell.arrivals (run_id, place, type, at, data)
+    select t.id, t.arrived - e.siblings + e.place,
+           case when e.kind = 'task' then 'Task' else 'Child' end
+               || case when e.state = 'completed' then 'Completed' else 'Failed' end,
+           stepwell.now(),
+           jsonb_strip_nulls(jsonb_build_object(
+               'command', e.node::integer, 'run', e.id, 'error', e.error, 'attempt', e.attempt,
+               'state', case when e.state not in ('completed', 'failed') then e.state end))
+               || case when e.result is not null then jsonb_build_object('value', e.result) else '{}' end
+      from ended e
+      join told t on t.id = e.parent_id
+)
+select t.id, t.queue, t.state from told t;
+
+-- name: arrive
+-- moves: waiting -> pending
+-- Something for a workflow from outside: a signal, a request, a cancellation. Who waits goes on. One that was started
+-- by its name alone and has not begun is known to be a workflow by the workers that have its code.
+with told as (
+    update stepwell.runs r
+       set kind = 'workflow',
+           arrived = coalesce(r.arrived, 0) + 1,
+           state = case when r.state = 'waiting' and r.blocked is null then 'pending' else r.state end,
+           due_at = case when r.state = 'waiting' then null else r.due_at end
+     where r.id = :id::uuid
+       and (r.kind = 'workflow'
+            or r.attempt = 0 and exists (select from stepwell.workers w where jsonb_exists(w.versions, r.name)))
+       and not exists (select from stepwell.repeated_starts s where s.run_id = :arrival::uuid)
+    returning r.id, r.queue, r.state, r.arrived
+), arriving as (
+    insert into stepwell.arrivals (run_id, place, type, at, data)
+    select t.id, t.arrived, :type::text, stepwell.now(), :data::jsonb from told t
+)
+select t.id, t.queue, t.state from told t;
+
+-- name: forget_arrivals
+-- What came too late for workflows that have ended.
+delete from stepwell.arrivals a where a.run_id = any(:ids::uuid[]);
+
+-- name: lock_run
+-- So that nothing arrives for it until the end of this transaction.
+select r.queue, r.state from stepwell.runs r where r.id = :id::uuid for update;
+
+-- name: has_arrived
+-- Whether something that was sent once before did arrive. After the lock, in a statement of its own: who waited for
+-- the lock would not see what came with it.
+select exists (select from stepwell.arrivals a where a.run_id = :id::uuid and a.data ->> 'id' = :arrival::text)
+    or exists (select from stepwell.events e
+                where e.run_id = :id::uuid and e.data ->> 'id' = :arrival::text) as arrived;
+
+-- name: kinds_of
+select r.id, r.kind from stepwell.runs r where r.id = any(:ids::uuid[]) order by r.id;
+
+-- name: children_of
+-- Live runs that these workflows started, and have not asked to end already. The histories are read once: a workflow
+-- may have ten thousand children, and to look for the end of each would read its history as many times.
+select r.id, r.kind, r.queue
+  from stepwell.runs r
+ where r.id = any(array(
+           select (e.data ->> 'run')::uuid
+             from stepwell.events e
+            where e.run_id = any(:ids::uuid[])
+              and e.type in ('TaskScheduled', 'ChildStarted', 'TaskCancelled', 'ChildCancelled')
+            group by e.run_id, e.data ->> 'run'
+           having bool_and(e.type in ('TaskScheduled', 'ChildStarted'))));
+
+-- name: started_by
+-- Every run that a workflow started, in their order.
+select (e.data ->> 'run')::uuid as id
+  from stepwell.events e
+ where e.run_id = :id::uuid
+   and e.type in ('TaskScheduled', 'ChildStarted')
+ order by e.idx;
+
+-- name: end_histories
+-- The last event of workflows that ended otherwise than by their own code, and what they leave behind.
+with ended as materialized (
+    select f.id, f.state, f.error
+      from stepwell.finished_runs f
+     where f.id = any(:ids::uuid[])
+       and f.finished_at >= stepwell.now() -- in this transaction, or after it began
+       and f.kind = 'workflow'
+), left_behind as (
+    delete from stepwell.arrivals a where a.run_id = any(array(select e.id from ended e))
+)
+insert into stepwell.events (run_id, idx, type, at, data)
+select e.id,
+       1 + coalesce((select v.idx from stepwell.events v where v.run_id = e.id order by v.idx desc limit 1), 0),
+       case e.state when 'cancelled' then 'WorkflowCancelled'
+                    when 'failed' then case e.error ->> 'type' when 'DeadlineExceeded' then 'WorkflowTimedOut'
+                                                               else 'WorkflowFailed' end
+                    else 'WorkflowTimedOut' end,
+       stepwell.now(), jsonb_strip_nulls(jsonb_build_object('error', e.error))
+  from ended e
+returning run_id;
+
+-- name: cancel_turns
+-- moves: running -> cancelled
+-- A workflow that has ended as cancelled, by its own code.
+with done as (
+    delete from stepwell.runs r
+     where r.id = any(:ids::uuid[])
+       and r.claim_id = (:claim_ids::uuid[])[width_bucket(r.id, :ids::uuid[])]
+       and r.state = 'running'
+    returning r.*
+)
+insert into stepwell.finished_runs (
+           id, kind, name, queue, priority, state, input, key, tags, retry, timeout, attempt, failures,
+           expires_at, claim_id, claimed_by, started_at, created_at, finished_at, parent_id, root_id,
+           retry_of, node, map_index, limit_key, per_key, keep
+       )
+select id, kind, name, queue, priority, 'cancelled', input, key, tags, retry, timeout, attempt, failures,
+       expires_at, claim_id, claimed_by, started_at, created_at, stepwell.now(), parent_id, root_id,
+       retry_of, node, map_index, limit_key, per_key, keep
+  from done
+returning id;
+
+-- name: unblock_runs
+-- moves: waiting -> pending
+-- Workflows whose code did not fit their history, and for which there may be other code now: of another version, or of
+-- a worker that came after the one that stopped there, since a version tells nothing of what a workflow calls.
+update stepwell.runs r
+   set state = 'pending',
+       due_at = null,
+       blocked = null
+ where r.blocked is not null
+   and r.name = any(:names::text[])
+   and (r.blocked ->> 'version' <> (:versions::text[])[array_position(:names::text[], r.name::text)]
+        or coalesce((select w.started_at from stepwell.workers w where w.id = (r.blocked ->> 'worker')::uuid), '-infinity')
+           < (select w.started_at from stepwell.workers w where w.id = :worker::uuid))
+   and r.state = 'waiting'
+returning r.queue;
+
+-- name: pause_runs
+-- moves: scheduled, waiting, pending -> paused
+-- A workflow that is in a turn is paused when that ends.
+with told as (
+    update stepwell.runs r
+       set state = case r.state when 'running' then r.state else 'paused' end,
+           pausing = case r.state when 'running' then true end,
+           paused_at = stepwell.now(),
+           paused_by = nullif(:by::text, '')
+     where r.id = any(:ids::uuid[])
+       and (r.state in ('scheduled', 'waiting', 'pending') or r.state = 'running' and r.kind = 'workflow')
+    returning r.id, r.state
+)
+select t.id, t.state from told t;
+
+-- name: resume_runs
+-- moves: paused -> scheduled, pending
+-- Where they were: a time that has not come is waited for. A workflow looks for itself what it waits for.
+update stepwell.runs r
+   set state = case when r.state = 'running' then r.state
+                    when r.due_at > stepwell.now() and r.kind <> 'workflow' then 'scheduled' else 'pending' end,
+       due_at = case when r.due_at > stepwell.now() and r.kind <> 'workflow' then r.due_at end,
+       pausing = null,
+       paused_at = null,
+       paused_by = null
+ where r.id = any(:ids::uuid[])
+   and (r.state = 'paused' or r.pausing)
+returning r.id, r.queue;
+
+-- name: last_published
+select p.state, p.at from stepwell.published p where p.run_id = :id::uuid;
+
+-- name: forget_published
+-- Of the next few behind `last`, those whose run is gone altogether; and how far it looked.
+with seen as materialized (
+    select p.run_id
+      from stepwell.published p
+     where p.run_id > :last::uuid
+     order by p.run_id
+     limit :limit
+), there as (
+    select r.id from stepwell.runs r where r.id = any(array(select s.run_id from seen s))
+     union all
+    select f.id from stepwell.finished_runs f where f.id = any(array(select s.run_id from seen s))
+     union all
+    select k.id from stepwell.kept_runs k where k.id = any(array(select s.run_id from seen s))
+), gone as (
+    delete from stepwell.published p
+     where p.run_id = any(array(select s.run_id from seen s except select t.id from there t))
+    returning p.run_id
+)
+select (select s.run_id from seen s order by s.run_id desc limit 1) as last, (select count(*) from gone) as gone;

@@ -1,0 +1,54 @@
+"""A worker, as the turns on it see it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+
+from stepwell.context import Running
+from stepwell.model.ids import ClaimId
+from stepwell.model.outcome import Outcome
+from stepwell.model.run import Claim
+from stepwell.model.start import Start
+from stepwell.telemetry import Telemetry
+from stepwell.worker.attempts import Attempts
+from stepwell.worker.lanes import Lanes
+from stepwell.worker.ledger import Ledger
+from stepwell.worker.link import Link, Settlement
+
+
+class Hosted:
+    def __init__(self, link: Link, lanes: Lanes, attempts: Attempts, ledger: Ledger, telemetry: Telemetry) -> None:
+        self._link = link
+        self._lanes = lanes
+        self._attempts = attempts
+        self._ledger = ledger
+        self._telemetry = telemetry
+
+    @property
+    def free(self) -> int:
+        return self._lanes.free
+
+    def serves(self, start: Start) -> bool:
+        queues = self._link.queues
+        return start.is_plain_part and (queues is None or start.terms.queue in queues)
+
+    def asking(self, claim_id: ClaimId | None, limit: int) -> AbstractAsyncContextManager[None]:
+        return self._lanes.asking(claim_id, limit)
+
+    def begin(self, claims: Sequence[Claim]) -> None:
+        self._lanes.begin(list(claims))
+
+    def rest(self, attempt: Running, rests: bool) -> None:
+        self._attempts.rest(attempt.claim, rests)
+
+    def settle(self, claim: Claim, outcome: Outcome) -> None:
+        """A run that a turn would have taken along, and could not."""
+        self._ledger.add(claim, outcome)
+
+    def settled(self, group: Sequence[Settlement]) -> None:
+        """Runs that turns have taken along."""
+        if group:
+            self._attempts.forget([claim for claim, _ in group])
+            self._lanes.stir()
+            self._telemetry.tell("worker.settled", settlements=group, lost=())

@@ -1,0 +1,367 @@
+"""A world without a database: it gives a workflow what it asks for, keeps its history, and tells it again.
+
+`World` says how tasks, children and steps end, how long they take, and what comes from outside at which second.
+`World.run` drives a workflow through it to the end; `told_again` replays what came out in every way there is.
+"""
+
+from __future__ import annotations
+
+import heapq
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from stepwell import definition
+from stepwell.model.commands import Command, Ended, StepCall
+from stepwell.model.events import COMMANDS, Event, EventType
+from stepwell.model.run import Error, Reason
+from stepwell.model.start import Start, Terms
+from stepwell.replay.here import here
+from stepwell.replay.replay import About, Replay
+
+RUN = UUID("018f0000-0000-7000-8000-00000000abcd")
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
+MANY = 20_000
+"""Arrivals after which a workflow is taken to run for ever."""
+
+encoded, decoded = msgspec.json.encode, msgspec.json.decode
+
+
+# -- what a workflow of a test asks for
+
+
+async def task(name: str, *args: Any, takes: tuple[str, ...] = ()) -> Any:
+    """A task, awaited as a workflow's code awaits one."""
+    return decoded(await _called(EventType.TASK_SCHEDULED, name, args, takes))
+
+
+async def child(name: str, *args: Any, takes: tuple[str, ...] = ()) -> Any:
+    return decoded(await _called(EventType.CHILD_STARTED, name, args, takes))
+
+
+async def step(name: str, *args: Any) -> Any:
+    replay = here()
+    assert replay is not None
+    return decoded(await replay.step(SimpleNamespace(name=name), encoded(args)))
+
+
+def begun(name: str, *args: Any) -> Awaitable[bytes]:
+    """A child that was started, and may be awaited later."""
+    return _called(EventType.CHILD_STARTED, name, args, ())
+
+
+def _called(type: EventType, name: str, args: Any, takes: tuple[str, ...]) -> Any:
+    replay = here()
+    assert replay is not None
+    return replay.call(type, Start(RUN, encoded(args), Terms(name)), takes)  # type: ignore[arg-type]
+
+
+for _fn in (task, child, step, begun, _called):
+    # As ours are: the line that is told is that of the workflow which awaits them.
+    _fn.__code__ = _fn.__code__.replace(co_filename=definition.__file__)
+
+
+class TestCode:
+    """The code of a workflow that takes JSON and gives JSON."""
+
+    __test__ = False
+
+    def __init__(self, fn: Callable[..., Awaitable[Any]]) -> None:
+        self.fn = fn
+
+    def body(self, input: bytes | None) -> Any:
+        async def body() -> bytes:
+            return encoded(await self.fn(*(decoded(input) if input else ())))
+
+        return body()
+
+    def encode_input(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        assert not kwargs
+        return encoded(args)
+
+    def describe(self, error: BaseException) -> Error:
+        notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
+        return Error(type(error).__name__, f"{error}{notes}", Reason.RAISED)
+
+
+def new_replay(fn: Callable[..., Awaitable[Any]], id: UUID = RUN) -> Replay:
+    return Replay(About(id, fn.__name__), TestCode(fn))
+
+
+# -- how a test's world answers
+
+
+@dataclass
+class Fails:
+    """Ends with an error; or by a state, without one."""
+
+    message: str = "no luck"
+    type: str = "Unlucky"
+    state: str | None = None
+
+
+@dataclass
+class Takes:
+    """Ends so, after so many seconds. None: it never does."""
+
+    seconds: float | None
+    outcome: Any = None
+
+
+NEVER = Takes(None)
+
+
+@dataclass
+class Told:
+    """What became of it."""
+
+    fn: Callable[..., Awaitable[Any]]
+    history: list[Event]
+    ended: Ended | None
+    replay: Replay
+
+    @property
+    def result(self) -> Any:
+        assert self.ended is not None, "it waits: " + str(self.replay.waits_for())
+        assert self.ended.type == EventType.WORKFLOW_COMPLETED, self.ended
+        return decoded(self.ended.value or b"null")
+
+    @property
+    def error(self) -> Error:
+        assert self.ended is not None
+        assert self.ended.error is not None, self.ended
+        return self.ended.error
+
+    @property
+    def types(self) -> list[str]:
+        return [str(event.type) for event in self.history]
+
+    def commands(self, *types: EventType) -> list[str | None]:
+        """The names of the commands of these types."""
+        return [event.name for event in self.history if event.type in types]
+
+
+@dataclass
+class World:
+    answers: dict[str, Any] = field(default_factory=dict)
+    """By name, how a task, child or step ends: a value, Fails, Takes, or a list of them to be used in turn; a
+    function is asked, with the arguments. Without an answer it gives its own name, at once."""
+    arrives: Sequence[tuple[float, Any]] = ()
+    """At which second what comes: signal(…), update(…), CANCEL."""
+    id: UUID = RUN
+
+    def run(self, fn: Callable[..., Awaitable[Any]], *args: Any, check: bool = True) -> Told:
+        """To its end, or until nothing more can happen; then, unless told otherwise, all of it again."""
+        driving = Driving(self, fn)
+        driving.begin(encoded(args) if args else None)
+        told = driving.to_the_end()
+        if check:
+            told_again(told)
+        return told
+
+
+@dataclass
+class Comes:
+    type: EventType
+    name: str | None = None
+    value: Any = None
+    run_id: UUID | None = None
+
+
+def signal(name: str, value: Any = None) -> Comes:
+    return Comes(EventType.SIGNAL_RECEIVED, name, value)
+
+
+def update(name: str, number: int = 1, /, **input: Any) -> Comes:
+    return Comes(EventType.UPDATE_REQUESTED, name, input, UUID(int=number))
+
+
+CANCEL = Comes(EventType.CANCEL_REQUESTED)
+
+
+class Driving:
+    """A workflow on its way through a world."""
+
+    def __init__(self, world: World, fn: Callable[..., Awaitable[Any]]) -> None:
+        self.world = world
+        self.fn = fn
+        self.replay = new_replay(fn, world.id)
+        self.history: list[Event] = []
+        self.now = BEGAN
+        self._order = count()
+        self._coming: list[tuple[datetime, int, Callable[[], Event | None]]] = []
+        self._used: dict[str, int] = {}
+        self._unheard: set[int] = set()
+        self._steps: dict[int, StepCall] = {}
+        for second, comes in world.arrives:
+            self._come(second, lambda comes=comes: self._outside(comes))
+
+    def begin(self, input: bytes | None) -> None:
+        self.deliver(Event(0, EventType.WORKFLOW_STARTED, self.now, value=input))
+
+    def begin_again(self) -> None:
+        """The worker has let go of it, and another has it now. Steps go on where they are."""
+        self.replay.evict()
+        self.replay = new_replay(self.fn, self.world.id)
+        self.replay.recorded(self.history)
+        self._steps.update((call.number, call) for call in self.replay.take_steps())
+
+    def to_the_end(self) -> Told:
+        for _ in range(MANY):
+            if self.replay.ended is not None or not self.once():
+                break
+        else:
+            raise AssertionError("it goes on for ever")
+        ended = self.replay.ended
+        if ended is not None:
+            idx = len(self.history) + 1
+            self.history.append(
+                Event(idx, ended.type, self.now, value=ended.value, error=ended.error, signals=ended.signals)
+            )
+        return Told(self.fn, self.history, ended, self.replay)
+
+    def once(self) -> bool:
+        """The next thing that happens, whatever its kind; False if nothing will."""
+        due = self.replay.due
+        if self._coming and (due is None or self._coming[0][0] <= due):
+            at, _, happens = heapq.heappop(self._coming)
+            self.now = max(self.now, at)
+            event = happens()
+        elif due is not None and due.year < 9999:
+            self.now = max(self.now, due)
+            found = self.replay.due_timer(self.now)
+            assert found is not None
+            type = EventType.TIMER_FIRED if found[1] is None else EventType.SIGNAL_TIMED_OUT
+            event = Event(0, type, self.now, found[0], found[1])
+        else:
+            return False
+        if event is not None:
+            self.deliver(event)
+        return True
+
+    def deliver(self, event: Event) -> None:
+        event.idx = len(self.history) + 1
+        self.history.append(event)
+        for command in self.replay.delivered(event):
+            self.history.append(as_event(command, len(self.history) + 1, self.now))
+            self._carry_out(command)
+        for call in self.replay.take_steps():
+            self._steps[call.number] = call
+            self._answer_later(call)
+
+    def _carry_out(self, command: Command) -> None:
+        if command.start is not None:
+            self._answer_later(command)
+        elif command.type in (EventType.TASK_CANCELLED, EventType.CHILD_CANCELLED):
+            self._unheard.add(next(e.command for e in self.history if e.run_id == command.run_id and e.command) or 0)
+
+    def _answer_later(self, call: Command | StepCall) -> None:
+        name = call.name or ""
+        outcome = self.world.answers.get(name, name)
+        if isinstance(outcome, list):
+            self._used[name] = self._used.get(name, -1) + 1
+            outcome = outcome[min(self._used[name], len(outcome) - 1)]
+        if inspect.isfunction(outcome):
+            given = call.input if isinstance(call, StepCall) else call.start.input if call.start else b"[]"
+            outcome = outcome(*decoded(given))
+        seconds: float | None = 0.0
+        if isinstance(outcome, Takes):
+            seconds, outcome = outcome.seconds, outcome.outcome
+        if seconds is not None:
+            self._come(seconds, lambda: self._end_of(call, outcome))
+
+    def _come(self, seconds: float, happens: Callable[[], Event | None]) -> None:
+        heapq.heappush(self._coming, (self.now + timedelta(seconds=seconds), next(self._order), happens))
+
+    def _end_of(self, call: Command | StepCall, outcome: Any) -> Event | None:
+        """None: it was cancelled before."""
+        number = call.number or 0
+        if self._steps.get(number, call).dropped or number in self._unheard:
+            return None
+        if isinstance(call, StepCall):
+            kind, name = "Step", call.name
+        else:
+            kind, name = ("Task" if call.type == EventType.TASK_SCHEDULED else "Child"), None
+        if not isinstance(outcome, Fails):
+            return Event(0, EventType(f"{kind}Completed"), self.now, number, name, value=encoded(outcome))
+        error = None if outcome.state else Error(outcome.type, outcome.message, Reason.RAISED)
+        return Event(0, EventType(f"{kind}Failed"), self.now, number, name, error=error, state=outcome.state)
+
+    def _outside(self, comes: Comes) -> Event:
+        return Event(0, comes.type, self.now, None, comes.name, comes.run_id, value=encoded(comes.value))
+
+
+def as_event(command: Command, idx: int, at: datetime) -> Event:
+    return Event(
+        idx, command.type, at, command.number, command.name, command.run_id, command.takes, command.value,
+        command.error, when=command.when,
+    )  # fmt: skip
+
+
+# -- told again
+
+
+def told_again(told: Told) -> None:
+    """Whole, event by event, from every prefix, and with eviction after every turn: the same commands, each time."""
+    whole(told)
+    event_by_event(told)
+    from_every_prefix(told)
+
+
+def whole(told: Told) -> None:
+    replay = new_replay(told.fn, told.replay.about.id)
+    replay.recorded(told.history)
+    assert replay.take() == []
+    assert replay.ended == told.ended
+    assert replay.waits_for() == told.replay.waits_for()
+    assert replay.due == told.replay.due
+    replay.evict()
+
+
+def event_by_event(told: Told) -> None:
+    replay = new_replay(told.fn, told.replay.about.id)
+    for event in told.history:
+        replay.recorded([event], more=True)
+    replay.recorded([])
+    assert replay.take() == []
+    assert replay.ended == told.ended
+    replay.evict()
+
+
+def from_every_prefix(told: Told) -> None:
+    """A worker that has only the history so far does what the one did that went on: evicted after every turn."""
+    places = [place for place, event in enumerate(told.history) if event.type not in COMMANDS]
+    if told.ended is not None:
+        del places[-1]
+    for place in spread(places[1:]):
+        replay = new_replay(told.fn, told.replay.about.id)
+        replay.recorded(told.history[:place])
+        assert replay.take() == []
+        assert replay.ended is None
+        ended = {event.command for event in told.history[:place] if event.type.startswith("Step")}
+        assert not ended & {call.number for call in replay.take_steps()}, "a step that ended is not run again"
+        behind = []
+        for event in told.history[place + 1 :]:
+            if event.type not in COMMANDS:
+                break
+            behind.append(event)
+        again = replay.delivered(told.history[place])
+        assert [same(each) for each in again] == [same(each) for each in behind]
+        replay.evict()
+
+
+def spread(places: list[int], most: int = 60) -> list[int]:
+    """All of few, and of many some: a prefix costs as much as what it holds."""
+    return places if len(places) <= most else places[:: len(places) // most + 1] + places[-1:]
+
+
+def same(each: Command | Event) -> tuple[Any, ...]:
+    number = each.number if isinstance(each, Command) else each.command
+    return each.type, number, each.name, each.run_id, each.takes, each.value, each.error, each.when

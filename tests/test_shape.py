@@ -93,7 +93,7 @@ BROAD_EXCEPTS = {
     "worker/together.py:_fly": "whatever became of a group is the answer to everyone in it",
     "worker/turns.py:_replay": "ends the code that does not fit, and raises again",
     "worker/turns.py:_write_alone": "a write the database refuses is its turn's outcome, and nobody else's",
-    "worker/turns.py:_write_all": "a group the database refuses is written one by one, and no turn is dropped",
+    "worker/turns.py:_write_group": "a group the database refuses is written one by one, and no turn is dropped",
     "worker/turns.py:run_turn": "whatever ends a turn ends its code here, and is raised again",
     "replay/": "user code: whatever it raises, also while it is ended, is its own affair",
 }

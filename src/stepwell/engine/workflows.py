@@ -73,6 +73,10 @@ async def advance(tx: Tx, advances: Sequence[Advance], *, worker: WorkerId, clai
     """
     advances = sorted(advances, key=lambda each: each.claim.id.bytes)
     all_of_them = Consequences()
+    if all([each.only_records for each in advances]):
+        for row in await tx.rows("record_turns", **_record_columns(advances)):
+            all_of_them.turns[row["id"]] = Advanced(State.RUNNING, row["arrived"], row["pausing"])
+        return all_of_them
     starts = [start for each in advances for start in each.starts]
     refused = await _start(tx, starts)
     all_of_them.wakes |= {start.terms.queue for start in starts if not start.terms.is_delayed}
@@ -146,6 +150,16 @@ def _event_columns(events: Sequence[tuple[UUID, Event]]) -> dict[str, Any]:
     }
 
 
+def _record_columns(advances: Sequence[Advance]) -> dict[str, Any]:
+    return {
+        "ids": [each.claim.id for each in advances],
+        "claim_ids": [each.claim.claim_id for each in advances],
+        "recorded": [each.recorded for each in advances],
+        "seen": [each.seen for each in advances],
+        **_event_columns([(each.claim.id, event) for each in advances for event in each.events]),
+    }
+
+
 def _columns(advances: Sequence[Advance]) -> dict[str, Any]:
     shown = [each for each in advances if each.published is not None]
     return {
@@ -185,7 +199,8 @@ async def _end(tx: Tx, ending: Sequence[Advance], all_of_them: Consequences) -> 
     all_of_them.finished = finished
     if any(each.seen < all_of_them.turns[each.claim.id].arrived for each in ending):
         await tx.rows("forget_arrivals", ids=finished)
-    await tell_parents(tx, finished, all_of_them)
+    parts = {each.claim.id for each in ending if each.claim.node is not None}
+    await tell_parents(tx, [run_id for run_id in finished if run_id in parts], all_of_them)
 
 
 _ENDING = {

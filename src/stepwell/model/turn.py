@@ -81,6 +81,11 @@ class Advance:
     """A step's own transaction, with whose commit all of this is written."""
 
     @property
+    def only_records(self) -> bool:
+        """Events, and the turn goes on."""
+        return self.to == "stay" and self.published is None and self.is_lone
+
+    @property
     def is_lone(self) -> bool:
         """Nothing moves but its own row."""
         return not (self.starts or self.here or self.cancels or self.children or self.ended or self.tx)

@@ -116,6 +116,10 @@ class Driver(Protocol):
     def timer_cancelled(self, timer: DurableTimer) -> None: ...
 
 
+Before = tuple[asyncio.AbstractEventLoop | None, Any, bool, asyncio.Task[Any] | None]
+"""Which loop ran here, who heard of async generators, whether garbage was collected, and in which task it was."""
+
+
 @refusing
 class Loop(asyncio.AbstractEventLoop):
     def __init__(self, driver: Driver, *, seed: int = 0) -> None:
@@ -142,31 +146,43 @@ class Loop(asyncio.AbstractEventLoop):
     @guarded
     def run_until_idle(self, now: float) -> None:
         """Run whatever is ready, at this time. Leaves the loop that runs here as it was."""
-        self._now = max(self._now, now)
+        if now > self._now:
+            self._now = now
         if self._entered:
             self._run_ready()
         elif self._ready:
-            with self.entered():
+            before = self._enter()
+            try:
                 self._run_ready()
+            finally:
+                self._leave(before)
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Be the loop that runs here, for one run of it or for several."""
-        outer, hooks, collects = events._get_running_loop(), sys.get_asyncgen_hooks(), gc.isenabled()
-        left = _leave_task(outer)
-        events._set_running_loop(self)
-        sys.set_asyncgen_hooks(firstiter=self._begins, finalizer=self._ends)
-        gc.disable()
-        self._entered = True
+        """Be the loop that runs here, for several runs of it."""
+        before = self._enter()
         try:
             yield
         finally:
-            self._entered = False
-            if collects:
-                gc.enable()
-            sys.set_asyncgen_hooks(*hooks)
-            events._set_running_loop(outer)
-            _return_to_task(outer, left)
+            self._leave(before)
+
+    def _enter(self) -> Before:
+        before = events._get_running_loop(), sys.get_asyncgen_hooks(), gc.isenabled()
+        left = _leave_task(before[0])
+        events._set_running_loop(self)
+        sys.set_asyncgen_hooks(self._begins, self._ends)
+        gc.disable()
+        self._entered = True
+        return *before, left
+
+    def _leave(self, before: Before) -> None:
+        outer, hooks, collects, left = before
+        self._entered = False
+        if collects:
+            gc.enable()
+        sys.set_asyncgen_hooks(*hooks)
+        events._set_running_loop(outer)
+        _return_to_task(outer, left)
 
     def _run_ready(self) -> None:
         ready = self._ready

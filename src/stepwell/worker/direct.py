@@ -158,6 +158,8 @@ class DirectLink:
                 raise ClaimLost(claim.id, claim.attempt)
 
     def _tell(self, written: Consequences) -> None:
+        if not (written.wakes or written.finished or written.cancelled or written.heard):
+            return
         self._dispatch.announce(Channel.PENDING, written.wakes)
         self._dispatch.announce(Channel.CANCELLED, [run_id.hex for run_id in written.cancelled])
         self._announce_finished([RunId(run_id) for run_id in (*written.finished, *written.cancelled)])

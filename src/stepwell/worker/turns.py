@@ -233,6 +233,19 @@ class Turns:
         return [news.get(claim.id) or ClaimLost(claim.id, claim.attempt) for claim in claims]
 
     async def _write_all(self, advances: Sequence[Advance]) -> Sequence[Later[Wrote] | BaseException]:
+        """Those that only record something, which takes one statement, do not wait for the others."""
+        apart: dict[bool, list[Advance]] = {True: [], False: []}
+        for each in advances:
+            apart[each.only_records].append(each)
+        groups = [group for group in apart.values() if group]
+        if len(groups) == 1:
+            return await self._write_group(advances)
+        written = await asyncio.gather(*(self._write_group(group) for group in groups))
+        answers = {each.claim: answer for group, got in zip(groups, written, strict=True)
+                   for each, answer in zip(group, got, strict=True)}  # fmt: skip
+        return [answers[each.claim] for each in advances]
+
+    async def _write_group(self, advances: Sequence[Advance]) -> Sequence[Later[Wrote] | BaseException]:
         try:
             return await self._advance(advances)
         except Exception as error:
@@ -241,12 +254,15 @@ class Turns:
             return [asyncio.create_task(self._write_alone(each)) for each in advances]
 
     async def _advance(self, advances: Sequence[Advance]) -> list[Wrote | BaseException]:
-        claim_id, count = new_claim_id(), sum(len(each.here) for each in advances)
-        async with self._host.asking(claim_id if count else None, count):
+        claim_id, count = new_claim_id(), sum([len(each.here) for each in advances])
+        if count:
+            async with self._host.asking(claim_id, count):
+                written = await self._link.advance(advances, claim_id)
+            self._host.begin(written.claims)
+        else:
             written = await self._link.advance(advances, claim_id)
         self._host.settled([child for each in advances for child in each.children])
         begun = {claim.id for claim in written.claims}
-        self._host.begin(written.claims)
         return [
             (written.turns[each.claim.id], [start.id for start in each.here if start.id in begun])
             if each.claim.id in written.turns

@@ -79,6 +79,36 @@ update stepwell.runs r
  where r.id = m.id
 returning r.id, r.state, r.arrived, r.queue, coalesce(r.pausing, false) as pausing;
 
+-- name: record_turns
+-- Events of turns that go on, as most writes are: a step has ended. The same as advance_turns, without the rest of it.
+with held as materialized (
+    select r.id
+      from stepwell.runs r
+     where r.id = any(:ids::uuid[])
+       and r.claim_id = (:claim_ids::uuid[])[width_bucket(r.id, :ids::uuid[])]
+       and r.state = 'running'
+     order by r.id
+       for update
+), written as (
+    insert into stepwell.events (run_id, idx, type, at, data)
+    select e.run_id, e.idx, e.type, e.at, e.data
+      from unnest(:event_runs::uuid[], :idxs::integer[], :types::text[], :ats::timestamptz[], :datas::jsonb[])
+           as e (run_id, idx, type, at, data)
+     where e.run_id = any(array(select h.id from held h))
+), taken as (
+    delete from stepwell.arrivals a
+     where a.run_id = any(array(select h.id from held h))
+       and a.place <= (:seen::integer[])[width_bucket(a.run_id, :ids::uuid[])]
+)
+update stepwell.runs r
+   set kind = 'workflow',
+       arrived = coalesce(r.arrived, 0),
+       recorded = greatest(r.recorded, (:recorded::integer[])[width_bucket(r.id, :ids::uuid[])]),
+       failures = 0,
+       alone = false
+ where r.id = any(array(select h.id from held h))
+returning r.id, r.arrived, coalesce(r.pausing, false) as pausing;
+
 -- name: tell_parents
 -- moves: waiting -> pending
 -- Runs that ended in this transaction, to the workflows that wait for them. These are looked up by an array of their

@@ -50,7 +50,7 @@ async def _made(server: str, template: str) -> Survey:
 async def alone(survey: Survey) -> AsyncIterator[Session]:
     """A session on the big database, while no other test process uses it."""
     first = await session(survey.dsn)
-    await first.connection.execute("select pg_advisory_lock(1)")
+    await first.connection.execute("set lock_timeout = 0; select pg_advisory_lock(1); reset lock_timeout")
     yield first
     await first.connection.close()
 

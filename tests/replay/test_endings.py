@@ -192,13 +192,15 @@ def test_a_cancelled_workflow_that_cannot_be_undone_has_failed() -> None:
 
 
 def test_groups_and_timeouts_work_in_a_rollback_after_a_cancel() -> None:
-    async def undo() -> None:
+    async def with_a_group() -> None:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(task("bad"))
                 group.create_task(task("never"))
         except* Exception:
             pass
+
+    async def in_time() -> None:
         try:
             async with asyncio.timeout(3):
                 await task("never")
@@ -207,7 +209,8 @@ def test_groups_and_timeouts_work_in_a_rollback_after_a_cancel() -> None:
 
     async def works() -> None:
         workflow.on_rollback(task, "first")
-        workflow.on_rollback(undo)
+        workflow.on_rollback(in_time)
+        workflow.on_rollback(with_a_group)
         await task("never")
 
     told = World({"never": NEVER, "bad": Takes(1, Fails())}, [(1, CANCEL)]).run(works)

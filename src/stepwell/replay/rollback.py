@@ -46,13 +46,11 @@ class Rollback:
         """The last first. One that cannot be undone does not keep the others from it, nor does a second request to
         cancel; what went wrong."""
         self.under_way = True
-        task = asyncio.current_task()
-        while task is not None and task.cancelling():
-            task.uncancel()
         failures: list[Exception] = []
         had_any = bool(self._compensations)
         while self._compensations:
             compensate = self._compensations.pop()
+            _forget_cancels()
             try:
                 await compensate()
             except Exception as failure:
@@ -61,6 +59,13 @@ class Rollback:
                 failures.append(RuntimeError("a rollback cancelled itself"))
         self.undone = had_any and not failures
         return failures
+
+
+def _forget_cancels() -> None:
+    """The request was heard: groups and timeouts, which count them, begin anew. Some Pythons lose count themselves."""
+    task = asyncio.current_task()
+    while task is not None and task.cancelling():
+        task.uncancel()
 
 
 def _with_notes(error: BaseException, failures: list[Exception]) -> BaseException:

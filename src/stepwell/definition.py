@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Generic, Literal, ParamSpec, TypeVar
+from uuid import UUID
 
 import msgspec
 
@@ -23,7 +24,7 @@ from stepwell.handle import Door, Opened, Run, StartedRun, SyncRun, Within
 from stepwell.model.duration import Duration
 from stepwell.model.errors import DuplicateName, InvalidSetting, NotDurable, UnknownName, WrongUse
 from stepwell.model.events import EventType
-from stepwell.model.ids import new_run_id
+from stepwell.model.ids import RunId, new_run_id
 from stepwell.model.keeping import Keeping
 from stepwell.model.pins import claim_name
 from stepwell.model.retry import Retry
@@ -58,9 +59,11 @@ class Definition(Generic[R]):
     def _run(self, start: Start, run_id: Any) -> Run[R]:
         return Run(self._app, run_id, key=start.key)
 
-    def _start(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options, terms: Terms) -> Start:
+    def _start(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options, terms: Terms, id: RunId | None = None
+    ) -> Start:
         input = self._encode(args, kwargs)
-        start = Start(new_run_id(), input, terms)
+        start = Start(id or new_run_id(), input, terms)
         if options.tells_apart:
             start.limit_key = options.limit_key(args, kwargs)
             if options.key is not None:
@@ -176,7 +179,7 @@ class Function(Definition[R], Generic[P, R]):
 
     async def _call_durably(self, replay: Replay, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
         """From inside a workflow: a run that it started, and its result once that is recorded."""
-        start = self._start(args, kwargs, self._options, self._terms_for(replay))
+        start = self._start(args, kwargs, self._options, self._terms_for(replay), _OF_THE_COMMAND)
         takes = None if kwargs else self._takes.get(len(args))
         if takes is None and (takes := _takes(start.input)) and not kwargs and len(takes) == len(args):
             self._takes[len(args)] = takes
@@ -329,6 +332,10 @@ class Definitions:
         """By every name that a run of it is claimed by."""
         pinned = {claim_name(name, version): self._by_name[name] for name, version in self.versions.items()}
         return self._by_name | pinned
+
+
+_OF_THE_COMMAND = RunId(UUID(int=0))
+"""In place of an id that follows from the command that starts the run."""
 
 
 def _takes(input: bytes) -> tuple[str, ...]:

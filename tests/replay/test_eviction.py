@@ -269,3 +269,32 @@ def calls_for(workflows: int) -> int:
 def test_many_workflows_alive_at_once_cost_no_more_each() -> None:
     few, many = calls_for(100), calls_for(1000)
     assert many <= few * 10.5
+
+
+async def asks_again() -> None:
+    await task("never")
+
+
+async def waits_again() -> None:
+    await workflow.signal("never")
+
+
+async def shows_it_again() -> None:
+    workflow.publish("here")
+    await step("never")
+
+
+@pytest.mark.parametrize("ask", [asks_again, waits_again, shows_it_again])
+def test_code_that_catches_everything_and_asks_again_is_left_to_itself(
+    ask: Callable[[], Awaitable[None]], silence: list[Any]
+) -> None:
+    async def catches_everything() -> None:
+        for _ in range(10_000):  # for ever, but for this test
+            with contextlib.suppress(BaseException):
+                await ask()
+        said.append("for ever")
+
+    begun(catches_everything).evict()
+    assert said == []
+    gc.collect()
+    silence.clear()  # Python says that it does not end

@@ -9,6 +9,7 @@ import asyncpg
 import pytest
 
 from stepwell import App, Retry, RunFailed, StepFailed, current, workflow
+from stepwell.replay import loop
 from stepwell.worker import run_turn
 from tests.waiting_for import until
 
@@ -170,8 +171,11 @@ async def test_a_step_whose_turn_was_lost_leaves_nothing_behind_in_its_transacti
     assert [row["value"] for row in await sql.fetch("select value from written")] == [1]
 
 
-async def test_code_that_loops_for_ever_in_the_middle_of_a_turn_blocks_its_run_where_it_was_written(app: App) -> None:
+async def test_code_that_loops_for_ever_in_the_middle_of_a_turn_blocks_its_run_where_it_was_written(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Events that the turn had written before are still counted: what follows is not written over them."""
+    monkeypatch.setattr(loop, "MANY", 10_000)
     broken = True
 
     @app.step

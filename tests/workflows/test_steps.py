@@ -143,12 +143,26 @@ async def test_a_step_that_takes_too_long_has_failed(app: App, kind: str) -> Non
         try:
             await (wait_for_ever if kind == "async" else sleep_long)()
         except StepFailed as error:
-            return error.type
+            return f"{error.type} ({error.reason}): {error.message}"
         return "?"
 
     async with app.worker():
-        assert await (await ask.start(kind)).result(10) == "TimeoutError"
+        told = await (await ask.start(kind)).result(10)
+    assert told == "TimeoutError (timed_out): the attempt took longer than its timeout of 0.05 s"
     assert begun == [1]
+
+
+async def test_what_a_step_waits_for_a_thread_is_not_of_its_time(app: App) -> None:
+    @app.step(timeout=1)
+    def nap() -> None:
+        time.sleep(0.4)
+
+    @app.workflow
+    async def many() -> int:
+        return len(await asyncio.gather(*(nap() for _ in range(6))))
+
+    async with app.worker(slots=1):
+        assert await (await many.start()).result(30) == 6
 
 
 async def test_a_step_is_given_up_when_nobody_waits_for_it_any_more(app: App) -> None:
@@ -179,7 +193,8 @@ async def test_a_step_is_given_up_when_nobody_waits_for_it_any_more(app: App) ->
 
 
 async def test_a_step_recorded_is_never_run_again_whoever_goes_on(app: App) -> None:
-    ran = []
+    ran: list[int | str] = []
+    hangs = asyncio.Event()
 
     @app.step
     async def effect(n: int) -> int:
@@ -189,6 +204,7 @@ async def test_a_step_recorded_is_never_run_again_whoever_goes_on(app: App) -> N
     @app.step
     async def hang() -> None:
         ran.append("hang")
+        hangs.set()
         if len(ran) == 3:
             await asyncio.Event().wait()
 
@@ -201,6 +217,7 @@ async def test_a_step_recorded_is_never_run_again_whoever_goes_on(app: App) -> N
     run = await work.start()
     async with app.worker():
         await has(run, "StepCompleted", 2)
+        await hangs.wait()
     assert (await run.info()).state is State.PENDING
     async with app.worker():
         assert await run.result(10) == 3

@@ -22,6 +22,7 @@ from stepwell.cli.exits import Exit, exit_code
 from stepwell.cli.loading import load_app
 from stepwell.cli.options import length, names
 from stepwell.cli.supervisor import Supervisor, worker_command
+from stepwell.garbage import collect_seldom
 from stepwell.worker.worker import Worker
 
 log = logging.getLogger("stepwell.worker")
@@ -88,7 +89,9 @@ def worker(
 def serve(reference: str, wanted: Wanted, *, leash: int | None) -> int:
     ending = Ending(wanted.grace)
     ending.hear(leash=leash)
-    return run_async(_to_the_end(load_app(reference), wanted, ending))
+    app = load_app(reference)
+    collect_seldom()
+    return run_async(_to_the_end(app, wanted, ending))
 
 
 async def _to_the_end(app: App, wanted: Wanted, ending: Ending) -> int:

@@ -148,7 +148,7 @@ def _claimed(start: Start, claim_id: ClaimId) -> Claim:
     terms = start.terms
     return Claim(
         claim_id, start.id, terms.name, terms.queue, terms.priority, 1, 0, start.input, terms.retry, terms.timeout,
-        None, terms.tags, terms.root_id, node=start.node, parent_id=terms.parent_id,
+        None, terms.tags, terms.root_id, node=start.node,
     )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from stepwell.model.errors import AlreadyFinished, ClaimLost, KeyConflict, NotFo
 from stepwell.model.events import ENDS, Event, EventType, HistoryEvent
 from stepwell.model.ids import ClaimId, RunId, WorkerId
 from stepwell.model.run import Cancelled, Claim, Error, Reason
-from stepwell.model.start import Start
+from stepwell.model.start import Start, plain_parts
 from stepwell.model.states import State
 from stepwell.model.turn import Advance, Advanced, Consequences, News
 from stepwell.store import copying
@@ -47,8 +47,9 @@ async def news(tx: Tx, claims: Sequence[Claim]) -> dict[UUID, News]:
         held = news.get(row["id"])
         if held is None:
             held = news[row["id"]] = News(
-                row["recorded"], row["arrived"], row["history_from"] or 1, row["parent_id"], row["now"]
-            )
+                row["recorded"], row["arrived"], row["history_from"] or 1, row["parent_id"], row["now"],
+                row["pausing"],
+            )  # fmt: skip
         if row["place"] is not None:
             held.arrivals.append(stored.arrival(row))
     return news
@@ -126,10 +127,10 @@ async def _start(tx: Tx, starts: Sequence[Start]) -> list[tuple[UUID, Event]]:
 
 
 async def _start_unkeyed(tx: Tx, starts: Sequence[Start]) -> None:
-    plain = [start for start in starts if start.is_plain_part]
-    if isinstance(tx, Transaction) and len(plain) > MANY:
+    if isinstance(tx, Transaction) and len(starts) > MANY:
+        plain = plain_parts(starts)
         await runs.start_plain(tx, plain)
-        starts = [start for start in starts if not start.is_plain_part]
+        starts = [] if len(plain) == len(starts) else [start for start in starts if not start.is_plain_part]
     for first in range(0, len(starts), PAGE):
         await runs.start(tx, starts[first : first + PAGE])
 

@@ -32,8 +32,7 @@ class ThreadExecutor:
         self._closed = False
 
     async def run(self, body: Body, input: bytes, begun: Callable[[], None] = nobody) -> bytes:
-        begun()
-        reply = await self._hand_over(body, input, contextvars.copy_context())
+        reply = await self._hand_over(body, input, contextvars.copy_context(), begun)
         if isinstance(reply, bytes):
             return reply
         assert reply is not None, "only a cancelled call ends without an reply, and nobody awaits it"
@@ -62,7 +61,9 @@ class ThreadExecutor:
         for _ in self._threads:
             self._calls.put(None)
 
-    def _hand_over(self, body: Body, input: bytes, context: contextvars.Context) -> asyncio.Future[Reply]:
+    def _hand_over(
+        self, body: Body, input: bytes, context: contextvars.Context, begun: Callable[[], None]
+    ) -> asyncio.Future[Reply]:
         if self._closed:
             raise RuntimeError("the thread executor is closed")
         loop = asyncio.get_running_loop()
@@ -71,6 +72,10 @@ class ThreadExecutor:
         if len(self._threads) <= len(self._open) and len(self._threads) < self._limit:
             self._start_thread()
         call = _Call(body, input, context, loop.create_future(), self._returns)
+        if len(self._open) < self._limit:
+            begun()
+        elif begun is not nobody:
+            call.begun = begun
         self._open.add(call)
         self._calls.put(call)
         return call.future
@@ -83,7 +88,7 @@ class ThreadExecutor:
 
 
 class _Call:
-    __slots__ = ("body", "context", "future", "input", "returns", "started")
+    __slots__ = ("begun", "body", "context", "future", "input", "returns", "started")
 
     def __init__(
         self,
@@ -99,6 +104,8 @@ class _Call:
         self.future = future
         self.returns = returns
         self.started = False
+        self.begun: Callable[[], None] | None = None
+        """Waits to hear that there is a thread for it."""
 
 
 class _Returns:
@@ -119,6 +126,10 @@ class _Returns:
         with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(self._deliver)
 
+    def tell(self, begun: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(begun)
+
     def _deliver(self) -> None:
         # Cleared before looking: a thread that still sees it set has appended before we look.
         self._woken = False
@@ -138,6 +149,8 @@ def _serve(calls: SimpleQueue[_Call | None], open_calls: set[_Call]) -> None:
     while (call := calls.get()) is not None:
         # Marked before asking: a cancel that comes too late to be seen here finds the call marked.
         call.started = True
+        if call.begun is not None:
+            call.returns.tell(call.begun)
         reply = None if call.future.cancelled() else _reply(call.context, call.body, call.input)
         open_calls.discard(call)
         call.returns.post(call.future, reply)

@@ -139,8 +139,6 @@ class Claim:
     """What the attempt took, if that was measured."""
     turn: bool = False
     """It is a turn of a workflow."""
-    parent_id: UUID | None = None
-    """Of a run that its parent's own worker took as it was started."""
 
     @property
     def left(self) -> timedelta | None:

@@ -75,13 +75,23 @@ class Start:
     @property
     def is_plain_part(self) -> bool:
         """Nothing has to be looked up or reckoned for its row."""
-        return (
-            self.key is None
-            and self.limit_key is None
-            and self.unique_key is None
-            and self.debounce_key is None
-            and self.terms.is_plain
-        )
+        return self.has_no_key and self.terms.is_plain
+
+    @property
+    def has_no_key(self) -> bool:
+        return self.key is None and self.limit_key is None and self.unique_key is None and self.debounce_key is None
+
+
+def plain_parts(starts: Sequence[Start]) -> list[Start]:
+    """Those for whose rows nothing has to be looked up or reckoned. Of many, most have the same terms."""
+    terms, plain, found = None, False, []
+    for each in starts:
+        if each.terms is not terms:
+            terms = each.terms
+            plain = terms.is_plain
+        if plain and each.has_no_key:
+            found.append(each)
+    return found
 
 
 def are_debounced(starts: Sequence[Start]) -> bool:

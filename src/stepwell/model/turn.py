@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
-from stepwell.model.commands import Ended
+from stepwell.model.commands import Ended, StepCall
 from stepwell.model.events import Event
 from stepwell.model.outcome import Outcome
 from stepwell.model.run import Claim
@@ -28,6 +28,8 @@ class News:
     history_from: int
     parent_id: UUID | None
     now: datetime
+    pausing: bool = False
+    """It is to be paused when the turn ends."""
     arrivals: list[Event] = field(default_factory=list)
     """Not in the history yet; numbered by whoever delivers them."""
     read_at: float = field(default_factory=time.monotonic)
@@ -55,14 +57,14 @@ class Advance:
     """What a turn writes. All of it, or if its claim is lost nothing."""
 
     claim: Claim
-    recorded: int
+    recorded: int = 0
     """Events in the history, once it is written."""
-    seen: int
+    seen: int = 0
     """Arrivals that were delivered: should there be more, the run is pending again and does not wait."""
     history_from: int = 1
     events: list[Event] = field(default_factory=list)
     starts: list[Start] = field(default_factory=list)
-    here: list[Start] = field(default_factory=list)
+    here: Sequence[Start] = ()
     """Those that this worker runs itself, and at once: they are claimed as they are started."""
     cancels: list[UUID] = field(default_factory=list)
     """Runs that it started and waits for no longer."""
@@ -77,6 +79,8 @@ class Advance:
     waits_for: dict[str, Any] | None = None
     blocked: dict[str, Any] | None = None
     ended: Ended | None = None
+    calls: Sequence[StepCall] = ()
+    """Steps that begin once it is written."""
     tx: Any = None
     """A step's own transaction, with whose commit all of this is written."""
 

@@ -20,7 +20,7 @@ class Called(DurableFuture[bytes]):
 
     __slots__ = ("_cancel", "call")
 
-    def __init__(self, call: Command | StepCall, *, loop: Loop, cancel: Callable[[Called], None]) -> None:
+    def __init__(self, call: Command | StepCall, loop: Loop, cancel: Callable[[Called], None]) -> None:
         super().__init__(loop=loop)
         self.call = call
         self._cancel = cancel
@@ -52,12 +52,16 @@ class ChildIds:
     """
 
     def __init__(self, parent: UUID, begun: int) -> None:
-        made_of = parent.bytes + begun.to_bytes(8, "big")
-        self._noise = int.from_bytes(blake2b(made_of, digest_size=10).digest(), "big")
+        self._made_of = parent, begun
+        self._noise = 0
         self._at: datetime | None = None
         self._millis = 0
 
     def id(self, number: int, at: datetime) -> RunId:
+        if not self._noise:  # only now: many workflows have none but steps
+            parent, begun = self._made_of
+            made_of = parent.bytes + begun.to_bytes(8, "big")
+            self._noise = int.from_bytes(blake2b(made_of, digest_size=10).digest(), "big")
         if at is not self._at:
             self._at, self._millis = at, (int(at.timestamp() * 1000) & 0xFFFF_FFFF_FFFF) << 80
         # An odd factor: no two numbers lead to the same 62 bits.

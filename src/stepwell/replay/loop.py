@@ -37,6 +37,9 @@ Generator = AsyncGeneratorType[Any, Any]
 MANY = 1_000_000
 """Callbacks after one event: code that takes more is waiting for nothing."""
 
+_TIMES = 100
+"""How often code that is being ended may make other tasks, before those are left to themselves."""
+
 _OF_A_THREAD = asyncio.wrap_future.__code__
 
 
@@ -46,7 +49,7 @@ class DurableFuture(asyncio.Future[T]):
     __slots__ = ("seq",)
 
     def __init__(self, *, loop: Loop) -> None:
-        self.seq = loop.next_seq()
+        self.seq = loop._seq = loop._seq + 1
         super().__init__(loop=loop)
 
     def __hash__(self) -> int:
@@ -57,8 +60,8 @@ class DurableTask(asyncio.Task[T]):
     """A task with the same hash in every replay."""
 
     def __init__(self, coro: Coroutine[Any, Any, T], *, loop: Loop, name: str | None, context: Context | None) -> None:
-        self.seq = loop.next_seq()
-        self.maker = asyncio.current_task(loop) if loop.is_running() else None
+        self.seq = loop._seq = loop._seq + 1
+        self.maker = asyncio.current_task(loop) if loop._entered else None
         self.context = copy_context() if context is None else context
         self._named = name
         self._first_seq = loop.first_seq
@@ -229,7 +232,9 @@ class Loop(asyncio.AbstractEventLoop):
 
     def _end_all(self) -> None:
         generators = self._take_suspended()
-        while tasks := self.tasks:  # what is ended may make others
+        for _ in range(_TIMES):  # what is ended may make others, and those again
+            if not (tasks := self.tasks):
+                break
             self._tasks = {}
             for task in tasks:
                 if isinstance(task, DurableTask):

@@ -83,9 +83,9 @@ class LineOfTask:
         return _line(None)
 
 
-def line_of_task() -> LineOfTask:
+def line_of_task(loop: asyncio.AbstractEventLoop | None = None) -> LineOfTask:
     """Where the task that asks now is going to wait."""
-    loop = asyncio.events._get_running_loop()
+    loop = loop or asyncio.events._get_running_loop()
     return LineOfTask(None if loop is None else asyncio.current_task(loop))
 
 

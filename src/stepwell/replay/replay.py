@@ -131,15 +131,15 @@ class Replay:
         self._steps.clear()
         return steps
 
-    def due_timer(self, now: datetime) -> tuple[int, str | None] | None:
-        """The first timer that fires by this time: its number, and the signal whose wait it ends, if it does.
+    def put_back(self, steps: Sequence[StepCall]) -> None:
+        """Steps that were taken, and have not begun: the next turn begins them."""
+        self._steps |= {call.number: call for call in steps if not call.dropped}
 
-        Only the first: what it wakes may cancel the next.
-        """
+    def due_timer(self, now: datetime) -> tuple[int, str | None] | None:
+        """The first timer that fires by this time: its number, and the signal whose wait it ends, if it does. Only the
+        first: what it wakes may cancel the next."""
         timer = self._timers.next()
-        if timer is None or (timer.when or NEVER) > now:
-            return None
-        return timer.number or 0, timer.name
+        return None if timer is None or (timer.when or NEVER) > now else (timer.number or 0, timer.name)
 
     @property
     def due(self) -> datetime | None:
@@ -228,21 +228,23 @@ class Replay:
 
     def call(self, type: EventType, start: Start, takes: tuple[str, ...]) -> Called:
         """A task or a child, awaited."""
-        command = self._issue(type, name=start.terms.name, takes=takes, start=start)
-        number = command.number or 0
+        number = self._number = self._number + 1
         # The same id whenever it is told again: code may well pass it on.
         known = self._ahead.run_ids.get(number) if self.replaying else None
-        start.id = command.run_id = RunId(known) if known else self._ids.id(number, self.now)
+        start.id = run_id = RunId(known) if known else self._ids.id(number, self.now)
         start.node = str(number)
-        return self._called(command)
+        command = Command(type, number, start.terms.name, run_id, takes, start=start, line=line_of_task(self.loop))
+        if not self.evicting:
+            self._issued.append(command)
+        return self._called(command, number)
 
     def step(self, step: Any, input: bytes) -> Called:
         """A step, awaited. Only its end is recorded."""
-        self._refuse_if_evicting()
-        self._number += 1
-        call = StepCall(self._number, step.name, step, input, line_of_task())
-        self._steps[call.number] = call
-        return self._called(call)
+        number = self._number = self._number + 1
+        call = StepCall(number, step.name, step, input, line_of_task(self.loop))
+        if not self.evicting:
+            self._steps[number] = call
+        return self._called(call, number)
 
     def publish(self, value: bytes) -> None:
         self._issue(EventType.STATE_PUBLISHED, value=value)
@@ -262,22 +264,25 @@ class Replay:
 
     def wait_for_signal(self, name: str, timeout: float | None) -> Receiving:
         """The next signal of this name, in the order in which they came."""
-        self._refuse_if_evicting()
-        return self._signals.receive(name, timeout)
+        return self._signals.never() if self.evicting else self._signals.receive(name, timeout)
 
     def give_back(self, name: str, receiving: Receiving) -> None:
         """A signal that its receiver could not take."""
         self._signals.give_back(name, receiving)
 
     def _issue(self, type: EventType, **details: Any) -> Command:
-        self._refuse_if_evicting()
+        """Of code that is being ended, nothing comes of it: it is left waiting, and ended there."""
         self._number += 1
-        command = Command(type, self._number, line=line_of_user() if type in _AT_ONCE else line_of_task(), **details)
-        self._issued.append(command)
+        command = Command(
+            type, self._number, line=line_of_user() if type in _AT_ONCE else line_of_task(self.loop), **details
+        )
+        if not self.evicting:
+            self._issued.append(command)
         return command
 
-    def _called(self, call: Command | StepCall) -> Called:
-        return self._calls.setdefault(call.number or 0, Called(call, loop=self.loop, cancel=self._cancel))
+    def _called(self, call: Command | StepCall, number: int) -> Called:
+        called = self._calls[number] = Called(call, self.loop, self._cancel)
+        return called
 
     def _cancel(self, called: Called) -> None:
         call, number = called.call, called.call.number or 0
@@ -304,10 +309,6 @@ class Replay:
             return self._began + timedelta(seconds=when)
         except OverflowError:
             return NEVER
-
-    def _refuse_if_evicting(self) -> None:
-        if self.evicting:
-            raise Evicted
 
     def evict(self) -> None:
         """End its coroutines, here and now: the run goes on from its history, elsewhere or later."""

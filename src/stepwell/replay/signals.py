@@ -61,6 +61,10 @@ class Signals:
             self._set_timer(receiving.timer, name)
         return receiving
 
+    def never(self) -> Receiving:
+        """For code that is being ended: none comes."""
+        return Receiving(loop=self._loop, leave=lambda _: None)
+
     def give_back(self, name: str, receiving: Receiving) -> None:
         """Who got it could not take it: it is as if it had not been handed out."""
         came = {receiving.place: receiving.result(), **self._came.get(name, {})}

@@ -61,12 +61,17 @@ _MICROSECOND = timedelta(microseconds=1)
 def event_chunks(events: Iterable[tuple[UUID, int, str, datetime, bytes]]) -> Iterator[bytes]:
     """Events of histories: run, place, type, time and details of each."""
     parts, size = [_HEAD], 0
+    run: UUID | None = None
+    last: tuple[str, datetime] | None = None
+    before = between = b""
     for run_id, idx, type, at, data in events:
-        parts += (
-            _EVENT, run_id.bytes, _int(4, idx), _text(type), _time(8, (at - _EPOCH) // _MICROSECOND),
-            _length(len(data) + 1), b"\x01", data,
-        )  # fmt: skip
-        size += len(data) + 64
+        if run_id is not run:
+            run, before = run_id, _EVENT + run_id.bytes
+        if (type, at) != last:  # often the same for many
+            last, between = (type, at), _text(type) + _time(8, (at - _EPOCH) // _MICROSECOND)
+        length = len(data)
+        parts += (before, _int(4, idx), between, _length(length + 1), b"\x01", data)
+        size += length + 64
         if size >= CHUNK:
             yield b"".join(parts)
             parts, size = [], 0

@@ -17,7 +17,7 @@ from stepwell.store.pool import Row
 _json = msgspec.json.decode
 
 
-CLAIM = tuple(each.name for each in fields(Claim))[1:-4]
+CLAIM = tuple(each.name for each in fields(Claim))[1:-3]
 """The columns of a claim, in their order: the one thing here that goes by position, for speed."""
 
 

@@ -138,6 +138,11 @@ class Attempts:
         return len(self._under_way) - len(self._resting) + len(self._line) + self._bodies.stuck
 
     @property
+    def resting(self) -> int:
+        """Turns that need no slot meanwhile."""
+        return len(self._resting)
+
+    @property
     def unused(self) -> int:
         """Slots that are free now, whoever is in line for them."""
         return self._room - len(self._under_way) + len(self._resting)

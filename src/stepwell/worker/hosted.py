@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from stepwell.context import Running
 from stepwell.model.ids import ClaimId
 from stepwell.model.outcome import Outcome
 from stepwell.model.run import Claim
-from stepwell.model.start import Start
 from stepwell.telemetry import Telemetry
 from stepwell.worker.attempts import Attempts
 from stepwell.worker.lanes import Lanes
@@ -29,9 +28,13 @@ class Hosted:
     def free(self) -> int:
         return self._lanes.free
 
-    def serves(self, start: Start) -> bool:
-        queues = self._link.queues
-        return start.is_plain_part and (queues is None or start.terms.queue in queues)
+    @property
+    def resting(self) -> int:
+        return self._attempts.resting
+
+    @property
+    def queues(self) -> Collection[str] | None:
+        return self._link.queues
 
     def asking(self, claim_id: ClaimId | None, limit: int) -> AbstractAsyncContextManager[None]:
         return self._lanes.asking(claim_id, limit)

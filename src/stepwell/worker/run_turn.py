@@ -1,64 +1,41 @@
 """One turn of a workflow: from its claim until it waits, has ended, or has lost its claim.
 
-    news ──► deliver, one event after another ──► write ──► run the steps it asked for ──► their ends are news …
+    what comes ──► code ──► draft ──► write ──► steps begin, runs are there ──► what comes of them …
 
 Code runs ahead of what is written, and nothing else does: a step begins, and a run that was started is there, only
 after the write that holds the reason for it. When that write is refused, what the code did meanwhile is forgotten,
 and whoever has the turn tells it the history again.
+
+A turn waits for nothing but its end. It goes on when something comes: the answer to its write, the end of a step or
+of a run of its own, word of an arrival, a timer. One write is on its way at a time; what comes meanwhile is told to
+the code at once, and leaves with the next.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Protocol
-from uuid import UUID
 
-from stepwell.context import Running, running
-from stepwell.executors.base import Executor
+from stepwell.context import Running
 from stepwell.model.commands import Command, StepCall
 from stepwell.model.events import Event, EventType
 from stepwell.model.ids import RunId
 from stepwell.model.outcome import Completed, Outcome
-from stepwell.model.run import Claim, Error
+from stepwell.model.run import Claim
 from stepwell.model.start import Start
 from stepwell.model.turn import Advance, Advanced, News
-from stepwell.own_tx import OwnTx
 from stepwell.replay.replay import Replay
-from stepwell.telemetry import log
-from stepwell.worker.run_task import failed
+from stepwell.worker.desk import Desk, Wrote
+from stepwell.worker.drafts import Draft
+from stepwell.worker.run_step import UnderWay
 
 LOOK = 1.0
-"""Seconds between looks for arrivals, while steps run and no word of any comes."""
-LONG = 0.5
-"""Seconds of the worker's time that the code may take before someone is told."""
+"""Seconds between looks for arrivals, while nothing comes."""
 HOLD = 1.0
-"""Seconds for which a turn stays for runs of its own that run here. Longer ones tell it by an arrival, as all do."""
-
-
-class Desk(Protocol):
-    """What a turn asks of the worker it runs on."""
-
-    executors: Mapping[str, Executor]
-
-    async def news(self, claim: Claim) -> News: ...
-
-    async def write(self, advance: Advance) -> tuple[Advanced, Sequence[RunId]]:
-        """Where it left the run, and what it started that runs here. ClaimLost if it was refused."""
-        ...
-
-    def can_run(self, starts: Sequence[Start], *, slots: int) -> list[Start]:
-        """Those that this worker could run at once, with so many slots beside those that are free."""
-        ...
-
-    def rest(self, attempt: Running, rests: bool) -> None:
-        """Whether it needs its slot: one that only waits for runs of its own does not."""
-        ...
-
-    def settle(self, claim: Claim, outcome: Outcome) -> None: ...
+"""Seconds for which a turn stays for runs of its own. Longer ones tell it by an arrival, as all do."""
 
 
 @dataclass(slots=True, eq=False)
@@ -73,28 +50,39 @@ class Turn:
     version: str
     issued: Sequence[Command] = ()
     """By code that has begun anew, and not recorded yet."""
-    _seen: int = 0
-    _events: list[Event] = field(default_factory=list)
-    _starts: list[Any] = field(default_factory=list)
-    _cancels: list[UUID] = field(default_factory=list)
-    _published: bytes | None = None
-    _steps: dict[asyncio.Task[tuple[bytes, OwnTx | None]], StepCall] = field(default_factory=dict)
-    _children: set[RunId] = field(default_factory=set)
-    """Runs that it started, and that run here."""
-    _ended: list[tuple[Claim, Completed]] = field(default_factory=list)
-    """Those of them that have ended, and of which the code does not know yet."""
-    _settling: list[tuple[Claim, Outcome]] = field(default_factory=list)
-    _held_since: float = 0.0
-    _calls: list[StepCall] = field(default_factory=list)
-    """Steps that were asked for, and begin after the next write."""
-    _pausing: bool = False
-    _tx: OwnTx | None = None
-    """The transaction of a step, with whose commit everything else is written. One at a time."""
-    _stirred: asyncio.Future[None] | None = None
-    heard: bool = False
-    """Something arrived for this run."""
     written: tuple[int, int] = (0, 0)
     """How many events its history has, and how many arrivals are in it: so far."""
+    heard: bool = False
+    """Something arrived for this run."""
+    _end: asyncio.Future[Advanced] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    _draft: Draft = field(init=False)
+    """What the next write holds."""
+    _flying: Advance | None = None
+    """The write that is on its way."""
+    _closing: bool = False
+    """That one is the last."""
+    _asking: bool = False
+    """News are on their way."""
+    _came: list[Event] = field(default_factory=list)
+    """Arrivals that the code has not been told of."""
+    _seen: int = 0
+    _steps: dict[int, UnderWay] = field(default_factory=dict)
+    """Those that were begun, by their number; and those among them that have ended."""
+    _done: list[UnderWay] = field(default_factory=list)
+    _children: set[RunId] = field(default_factory=set)
+    """Runs that it started, and that run here or may before long."""
+    _ended: list[tuple[Claim, Completed]] = field(default_factory=list)
+    """Those of them that have ended, and of which the code does not know yet."""
+    _since: float = 0.0
+    """When it last went on, and when it last wrote."""
+    _held_since: float = 0.0
+    _pausing: bool = False
+    _rests: bool = False
+    _called: bool = False
+    _error: BaseException | None = None
+    """It ends by this one, as soon as nothing of it is on its way."""
+    _waking: asyncio.TimerHandle | None = None
+    _wakes_at: datetime | None = None
 
     @property
     def claim(self) -> Claim:
@@ -102,75 +90,44 @@ class Turn:
 
     async def run(self) -> Advanced:
         """To its end: where it left the run."""
+        self._pausing = self.news.pausing
         self._seen = self.news.arrived - len(self.news.arrivals)
         self.written = self.news.recorded, self._seen
-        if self.replay.idx == 0:
-            by = None if self.claim.deadline is None else self.news.now + self.claim.deadline
-            self._deliver(Event(0, EventType.WORKFLOW_STARTED, self.news.now, when=by, version=self.version))
-        self._record(self.issued)
-        self._arrived(self.news)
+        self._came = self.news.arrivals
+        self._draft = Draft(self.claim, self.replay)
+        self._go(self._begin)
         try:
-            while True:
-                self._fire()
-                if self.replay.ended is not None:
-                    return await self._end()
-                self._calls += self.replay.take_steps()
-                here = self._to_run_here()
-                if not self._works and not here and not self._holds:
-                    return await self._park()
-                if self._events:
-                    await self._go_on(here)
-                self._begin_steps()
-                if self._steps or self._children:
-                    await self._wait()
-                    await self._collect()
+            return await self._end
         finally:
             self._let_go()
 
+    def _begin(self) -> None:
+        if self.replay.idx == 0:
+            by = None if self.claim.deadline is None else self.news.now + self.claim.deadline
+            self._draft.deliver(Event(0, EventType.WORKFLOW_STARTED, self.news.now, when=by, version=self.version))
+        self._draft.record(self.issued)
+        self._proceed()
+
     def _let_go(self) -> None:
         """Of whatever was not written: steps are ended, and runs that ended here settled without this turn."""
-        self.desk.rest(self.attempt, False)
-        for task in self._steps:
-            task.add_done_callback(_close)
-            task.cancel()
-        if self._tx is not None:
-            self._tx.close()
-        for claim, outcome in (*self._settling, *self._ended):
+        self._closing = True
+        self.desk.expect_no_more(self._children)
+        if self._waking is not None:
+            self._waking.cancel()
+        self._rest(False)
+        for step in (*self._steps.values(), *self._done):
+            step.give_up()
+        unwritten = self._draft.advance
+        if unwritten.tx is not None:
+            unwritten.tx.close()
+        for claim, outcome in (*unwritten.children, *self._ended):
             self.desk.settle(claim, outcome)
 
-    @property
-    def _works(self) -> bool:
-        """Whether steps are run, or will be. Of a run that is to be paused none begins: they are asked for again."""
-        return bool(self._steps or (self._calls and not self._pausing))
-
-    @property
-    def _holds(self) -> bool:
-        """Whether to stay for runs of its own that are under way here: their end is then the next turn."""
-        return bool(self._children) and not self._pausing and time.monotonic() < self._held_since + HOLD
-
-    def _to_run_here(self) -> list[Start]:
-        if self._pausing or not self._starts:
-            return []
-        wanted = [start for start in self._starts if start.id not in self._cancels] if self._cancels else self._starts
-        return self.desk.can_run(wanted, slots=0 if self._works else 1)
-
-    async def _go_on(self, here: list[Start]) -> None:
-        """Write what there is, and stay."""
-        ids = {start.id for start in here}
-        self._starts = [start for start in self._starts if start.id not in ids]
-        # Before the write: a run that it starts may have ended when that returns.
-        self._children |= ids
-        advance = self._advance(to="stay", here=here)
-        advanced, begun = await self.desk.write(advance)
-        self.written = advance.recorded, advance.seen
-        self._children -= ids.difference(begun)
-        self._held_since = time.monotonic()
-        self.heard = self.heard or advanced.arrived > self._seen
-        self._pausing = advanced.pausing
+    # -- what comes
 
     def takes(self, claim: Claim, outcome: Outcome) -> bool:
         """Whether the end of a run of its own is written with what follows from it here."""
-        if claim.id not in self._children or self.replay.ended is not None:
+        if claim.id not in self._children or self._closing or self._pausing or self.replay.ended is not None:
             return False
         self._children.discard(claim.id)
         self._stir()
@@ -181,203 +138,261 @@ class Turn:
 
     def hear(self) -> None:
         """Something arrived for this run."""
-        self._look()
+        self.heard = True
+        self._stir()
+
+    def look(self, now: float) -> None:
+        """Called now and then: nothing may have come because no word of it did."""
+        if now >= self._since + LOOK and self._flying is None:
+            self.hear()
+
+    def _told_news(self, answer: News | BaseException) -> None:
+        self._asking = False
+        if isinstance(answer, BaseException):
+            self._error = answer
+        else:
+            self._came = answer.arrivals
+            self._pausing = answer.pausing
+        self._stir()
+
+    def _step_ended(self, step: UnderWay) -> None:
+        self._steps.pop(step.call.number, None)
+        self._done.append(step)
+        self._stir()
+
+    def _wrote(self, answer: Wrote | BaseException) -> None:
+        flown, self._flying = self._flying, None
+        if flown is not None:
+            self._go(lambda: self._go_on(flown, answer))
+
+    def _go_on(self, flown: Advance, answer: Wrote | BaseException) -> None:
+        """Behind a write."""
+        if isinstance(answer, BaseException):
+            raise answer
+        advanced, begun = answer
+        if self._closing:
+            self._end.set_result(advanced)
+            return
+        self.written = flown.recorded, flown.seen
+        if flown.here:
+            elsewhere = {start.id for start in flown.here}.difference(begun)
+            self._children -= elsewhere
+            self.desk.expect_no_more(elsewhere)
+        self._held_since = time.monotonic()
+        self.heard = self.heard or advanced.arrived > self._seen
+        self._pausing = advanced.pausing
+        self._begin_steps(flown.calls)
+        self._proceed()
+
+    # -- going on
+
+    def _stir(self) -> None:
+        """Not at once: what comes at the same moment is told together."""
+        if not self._called:
+            self._called = True
+            asyncio.get_running_loop().call_soon(self._go, self._proceed)
+
+    def _go(self, on: Callable[[], None]) -> None:
+        """All that goes on does so here: what is raised ends the turn."""
+        if self._end.done():
+            return
+        try:
+            if self._error is None:
+                on()
+        except BaseException as error:
+            self._error = error
+        if self._error is not None and self._flying is None and not self._end.done():
+            self._end.set_exception(self._error)
+
+    def _proceed(self) -> None:
+        """Tell the code what has come, and write what it asks for upon it."""
+        self._called = False
+        self._since = time.monotonic()
+        if self._closing:
+            return
+        if len(self._ended) + len(self._came) + len(self._done) > 1:
+            with self.replay.loop.entered():
+                self._tell()
+        else:
+            self._tell()
+        if self._flying is None:
+            self._write()
+
+    def _write(self) -> None:
+        """Whatever there is to be written; and where that leaves the run."""
+        if self.replay.ended is not None:
+            self._close()
+            return
+        here = self._to_run_here()
+        if self._draft.advance.events and (here or self._stays):
+            self._send(to="stay", here=here)
+        elif not self._stays:
+            self._park()
+        else:
+            if self._draft.calls and not self._pausing:
+                # Asked for by what was written before: this turn has only been told of it.
+                calls, self._draft.calls = self._draft.calls, []
+                self._begin_steps(calls)
+            self._wake_in_time()
+        self._rest(bool(self._children) and not self._works)
+
+    @property
+    def _works(self) -> bool:
+        """Whether steps are run, or will be. Of a run that is to be paused none begins: they are asked for again."""
+        return bool(self._steps or self._done or (self._draft.calls and not self._pausing))
+
+    @property
+    def _stays(self) -> bool:
+        return self._works or self._asking or self._holds
+
+    @property
+    def _holds(self) -> bool:
+        """Whether to stay for runs of its own that are under way here: their end is then the next turn."""
+        return bool(self._children) and not self._pausing and time.monotonic() < self._held_since + HOLD
+
+    def _rest(self, rests: bool) -> None:
+        if rests is not self._rests:
+            self._rests = rests
+            self.desk.rest(self.attempt, rests)
+
+    def _wake_in_time(self) -> None:
+        due = self.replay.due
+        if due == self._wakes_at:
+            return
+        if self._waking is not None:
+            self._waking.cancel()
+        self._wakes_at = due
+        if due is not None:
+            left = max(0.0, (due - self._now()).total_seconds())
+            self._waking = asyncio.get_running_loop().call_later(min(left, _DAY), self._wake)
+
+    def _wake(self) -> None:
+        self._wakes_at = None
+        self._stir()
 
     # -- events in
 
-    def _deliver(self, event: Event) -> None:
-        event.idx = self.replay.idx + 1
-        event.at = max(event.at, self.replay.now)
-        self._events.append(event)
-        began = time.monotonic()
-        commands = self.replay.delivered(event)
-        if time.monotonic() > began + LONG:
-            log.warning(
-                "%s %s computed for %.1f s after %s, and everyone on this worker waited: let a task or a step do it",
-                self.claim.name, self.claim.id, time.monotonic() - began, event.type,
-            )  # fmt: skip
-        self._record(commands)
-
-    def _record(self, commands: Sequence[Command]) -> None:
-        for command in commands:
-            self._events.append(_recorded(command, self.replay.idx + 1, self.replay.now))
-            self.replay.idx += 1
-            if command.start is not None:
-                self._starts.append(command.start)
-            elif command.type in (EventType.TASK_CANCELLED, EventType.CHILD_CANCELLED) and command.run_id is not None:
-                self._cancels.append(command.run_id)
-            elif command.type is EventType.STATE_PUBLISHED:
-                self._published = command.value
-
-    def _arrived(self, news: News) -> None:
-        if len(news.arrivals) > 1:
-            with self.replay.loop.entered():
-                self._deliver_all(news)
-        else:
-            self._deliver_all(news)
-
-    def _deliver_all(self, news: News) -> None:
-        for event in news.arrivals:
+    def _tell(self) -> None:
+        """Of a run that is to be paused, only the ends of its steps: upon all else something new would begin."""
+        self._tell_steps()
+        if self._pausing:
+            return
+        ended, self._ended = self._ended, []
+        now = self._now()
+        for place, (claim, outcome) in enumerate(ended):
+            if self.replay.ended is not None:
+                self._ended = ended[place:]
+                return
+            self._draft.advance.children.append((claim, outcome))
+            self._draft.deliver(Event(
+                0, EventType.TASK_COMPLETED, now, int(claim.node or 0), run_id=claim.id, value=outcome.result,
+                attempt=claim.attempt,
+            ))  # fmt: skip
+        arrivals, self._came = self._came, []
+        for event in arrivals:
             if self.replay.ended is not None:
                 return  # the rest is for the code that begins anew, if it does
             if event.idx > self._seen:
                 self._seen = event.idx
-                self._deliver(event)
+                self._draft.deliver(event)
+        if self.heard and not self._asking and self.replay.ended is None:
+            self.heard, self._asking = False, True
+            self.desk.ask_news(self.claim, self._told_news)
+        if not self._asking:  # what came before its time wins
+            self._fire()
+
+    def _tell_steps(self) -> None:
+        while self._done and self.replay.ended is None:
+            step = self._done[0]
+            if step.call.dropped:
+                step.give_up()
+            elif self._draft.advance.tx is not None:
+                break  # with a transaction of its own: one at a time
+            else:
+                self._draft.advance.tx = step.tx
+                self._draft.deliver(step.event(self._now()))
+            self._done.pop(0)
+        for step in [step for step in self._steps.values() if step.call.dropped]:
+            del self._steps[step.call.number]
+            step.give_up()
 
     def _fire(self) -> None:
         """Timers, in the order of their time: what one wakes may cancel the next."""
-        while self.replay.ended is None and (due := self.replay.due_timer(self._now())) is not None:
+        while self.replay.ended is None and self.replay.due is not None:
+            due = self.replay.due_timer(self._now())
+            if due is None:
+                return
             number, signal = due
             type = EventType.TIMER_FIRED if signal is None else EventType.SIGNAL_TIMED_OUT
-            self._deliver(Event(0, type, self._now(), number, signal))
+            self._draft.deliver(Event(0, type, self._now(), number, signal))
 
     def _now(self) -> datetime:
         """By the database's clock, as far as it can be told from here."""
         return self.news.now + timedelta(seconds=time.monotonic() - self.news.read_at)
 
-    # -- steps
-
-    def _begin_steps(self) -> None:
-        if not self._pausing:
-            calls, self._calls = self._calls, []
-            for call in calls:
-                self._begin(call)
-
-    def _begin(self, call: StepCall) -> None:
-        if call.dropped:
-            return
-        task = asyncio.create_task(self._run_step(call))
-        self._steps[task] = call
-        task.add_done_callback(self._stir)
-
-    async def _run_step(self, call: StepCall) -> tuple[bytes, OwnTx | None]:
-        """Its result, and the transaction that is committed with the record of it, if it has one."""
-        step, failures = call.step, 0
-        while True:
-            here = Running(self.claim)
-            here.inside = self.attempt.inside
-            running.set(here)
-            try:
-                body = self.desk.executors[step.executor].run(step, call.input)
-                return await (body if step.timeout is None else asyncio.wait_for(body, step.timeout)), here.tx
-            except BaseException as error:
-                if here.tx is not None:
-                    here.tx.close()
-                if not isinstance(error, Exception):
-                    raise
-                failures += 1
-                delay = step.retry.delay_after(failed(error).error, failures=failures, noise=0.5)
-                if delay is None:
-                    raise StepEnded(failed(error).error, failures) from error
-            await asyncio.sleep(delay.total_seconds())
-
-    async def _wait(self) -> None:
-        """Until a step or a run of its own ends, a timer fires, or something arrives."""
-        if self._ended or any(task.done() for task in self._steps):
-            return
-        due = self.replay.due
-        left = LOOK if due is None else min(LOOK, max(0.0, (due - self._now()).total_seconds()))
-        loop = asyncio.get_running_loop()
-        self._stirred = loop.create_future()
-        alarm = loop.call_later(left, self._look if left == LOOK else self._stir)
-        self.desk.rest(self.attempt, not self._steps)
-        try:
-            await self._stirred
-        finally:
-            alarm.cancel()
-            self.desk.rest(self.attempt, False)
-
-    def _stir(self, _ended: object = None) -> None:
-        if self._stirred is not None and not self._stirred.done():
-            self._stirred.set_result(None)
-
-    def _look(self) -> None:
-        self.heard = True
-        self._stir()
-
-    async def _collect(self) -> None:
-        ended, self._ended = self._ended, []
-        for claim, outcome in ended:
-            if self.replay.ended is not None:
-                self.desk.settle(claim, outcome)
-                continue
-            self._settling.append((claim, outcome))
-            self._deliver(Event(
-                0, EventType.TASK_COMPLETED, self._now(), int(claim.node or 0), run_id=claim.id, value=outcome.result,
-                attempt=claim.attempt,
-            ))  # fmt: skip
-        for task, call in list(self._steps.items()):
-            if call.dropped and not task.done():
-                del self._steps[task]
-                task.add_done_callback(_close)
-                task.cancel()
-            elif task.done() and self._tx is None:
-                del self._steps[task]
-                if call.dropped:
-                    _close(task)
-                else:
-                    self._deliver(self._step_ended(call, task))
-        if self.heard and self.replay.ended is None:
-            self.heard = False
-            self._arrived(await self.desk.news(self.claim))
-
-    def _step_ended(self, call: StepCall, task: asyncio.Task[tuple[bytes, OwnTx | None]]) -> Event:
-        error = task.exception() if not task.cancelled() else asyncio.CancelledError("the step cancelled itself")
-        if error is None:
-            result, self._tx = task.result()
-            return Event(0, EventType.STEP_COMPLETED, self._now(), call.number, call.name, value=result)
-        told, attempt = (error.error, error.attempt) if isinstance(error, StepEnded) else (failed(error).error, 1)
-        return Event(0, EventType.STEP_FAILED, self._now(), call.number, call.name, error=told, attempt=attempt)
-
     # -- events out
 
-    def _advance(self, **more: Any) -> Advance:
-        advance = Advance(
-            self.claim, self.replay.idx, self._seen, self.history_from, self._events, self._starts,
-            cancels=self._cancels, children=self._settling, published=self._published, tx=self._tx, **more,
-        )  # fmt: skip
-        self._events, self._starts, self._cancels, self._settling, self._published = [], [], [], [], None
-        self._tx = None
-        return advance
+    def _begin_steps(self, calls: Sequence[StepCall]) -> None:
+        if self._pausing:
+            self._draft.calls = [*calls, *self._draft.calls]
+            return
+        for call in calls:
+            if not call.dropped:
+                step = self._steps[call.number] = UnderWay(call, self.attempt, self._step_ended)
+                self.desk.steps.begin(step)
 
-    async def _park(self) -> Advanced:
+    def _to_run_here(self) -> Sequence[Start]:
+        wanted, cancels = self._draft.advance.starts, self._draft.advance.cancels
+        if self._pausing or not wanted:
+            return ()
+        if cancels:
+            wanted = [start for start in wanted if start.id not in cancels]
+        return self.desk.can_run(wanted, slots=0 if self._works or self._rests else 1)
+
+    def _send(self, *, here: Sequence[Start] = (), **more: object) -> None:
+        """The draft is on its way, and another begins."""
+        flying = self._draft.take()
+        flying.seen, flying.history_from = self._seen, self.history_from
+        for name, value in more.items():
+            setattr(flying, name, value)
+        if here:
+            ids = {start.id for start in here}
+            flying.here = list(here)
+            flying.starts = [start for start in flying.starts if start.id not in ids]
+            self._await(ids)
+        if flying.starts and not self._closing:
+            self._await([start.id for start in self.desk.may_claim(flying.starts)])
+        if flying.cancels:
+            self._children.difference_update(flying.cancels)
+        self._flying = flying
+        self.desk.write(flying, self._wrote)
+
+    def _await(self, ids: Collection[RunId]) -> None:
+        """Before the write: a run that it starts may have ended when that returns."""
+        self._children.update(ids)
+        self.desk.expect(ids, self)
+
+    def _park(self) -> None:
+        self._closing = True
         due = self.replay.due
         due_in = None if due is None else max(0.0, (due - self._now()).total_seconds())
-        advance = self._advance(due=due, due_in=due_in, waits_for=self.replay.waits_for())
-        return (await self.desk.write(advance))[0]
+        # Steps that a pause held back begin in the next turn: at once, should it have been taken back meanwhile.
+        to = "again" if self._draft.calls else "wait"
+        self.replay.put_back(self._draft.calls)
+        self._send(to=to, due=due, due_in=due_in, waits_for=self.replay.waits_for())
 
-    async def _end(self) -> Advanced:
+    def _close(self) -> None:
+        """The code has ended, or begins anew."""
+        self._closing = True
         ended = self.replay.ended
         assert ended is not None
-        event = Event(
-            self.replay.idx + 1, ended.type, self.replay.now, value=ended.value, error=ended.error,
-            signals=ended.signals, state=ended.state,
-        )  # fmt: skip
-        self._events.append(event)
-        self.replay.idx += 1
+        event = self._draft.end(ended)
         if ended.type is not EventType.CONTINUED_AS_NEW:
-            return (await self.desk.write(self._advance(ended=ended)))[0]
+            self._send(to="wait", ended=ended)
+            return
         # The same run, from here on: its next turn begins with this event, and another replay.
         event.version, self.history_from = self.version, event.idx
-        return (await self.desk.write(self._advance(to="again")))[0]
+        self._send(to="again")
 
 
-def _close(step: asyncio.Task[tuple[bytes, OwnTx | None]]) -> None:
-    """A step that nobody waits for any more: what it wrote in a transaction of its own is taken back."""
-    if not step.cancelled() and step.exception() is None and (tx := step.result()[1]) is not None:
-        tx.close()
-
-
-@dataclass(eq=False)
-class StepEnded(Exception):
-    """A step that failed for the last time."""
-
-    error: Error
-    attempt: int
-
-
-def _recorded(command: Command, idx: int, at: datetime) -> Event:
-    return Event(
-        idx, command.type, at, command.number, command.name, command.run_id, command.takes, command.value,
-        command.error, when=command.when,
-    )  # fmt: skip
+_DAY = 86_400.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, TypeAlias, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Generic, TypeAlias, TypeVar
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -16,25 +16,34 @@ GROUP = 500
 
 Later: TypeAlias = "A | asyncio.Task[A | BaseException]"
 """An answer, or who will have it."""
+Told: TypeAlias = Callable[["A | BaseException"], None]
+"""Who is told an answer. Raises nothing."""
 
 
 class Together(Generic[Q, A]):
     def __init__(self, ask: Callable[[Sequence[Q]], Awaitable[Sequence[Later[A] | BaseException]]]) -> None:
         """`ask` answers each question of a group, in their order; what it raises is everyone's answer."""
         self._ask = ask
-        self._gathered: deque[tuple[Q, asyncio.Future[A]]] = deque()
+        self._gathered: deque[tuple[Q, Told[A]]] = deque()
         self._flights: set[asyncio.Task[None]] = set()
         self._late: set[asyncio.Task[A | BaseException]] = set()
         self._called = False
 
-    async def answer(self, question: Q) -> A:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[A] = loop.create_future()
-        self._gathered.append((question, future))
+    def ask(self, question: Q, told: Told[A]) -> None:
+        """The answer is told, unless it is given up before."""
+        self._gathered.append((question, told))
         if not self._called and len(self._flights) < FLIGHTS:
             # Not at once: those who are ready at the same moment go together.
             self._called = True
-            loop.call_soon(self._leave)
+            asyncio.get_running_loop().call_soon(self._leave)
+
+    def ask_apart(self, asking: Coroutine[Any, Any, A | BaseException], told: Told[A]) -> None:
+        """A question that cannot go with others."""
+        self._wait_for(asyncio.create_task(asking), told)
+
+    async def answer(self, question: Q) -> A:
+        future: asyncio.Future[A] = asyncio.get_running_loop().create_future()
+        self.ask(question, lambda answer: _give(future, answer))
         return await future
 
     async def landed(self) -> None:
@@ -60,7 +69,7 @@ class Together(Generic[Q, A]):
         self._flights.discard(flight)
         self._leave()
 
-    async def _fly(self, group: Sequence[tuple[Q, asyncio.Future[A]]]) -> None:
+    async def _fly(self, group: Sequence[tuple[Q, Told[A]]]) -> None:
         answers: Sequence[Later[A] | BaseException]
         try:
             answers = await self._ask([question for question, _ in group])
@@ -69,18 +78,18 @@ class Together(Generic[Q, A]):
             if not isinstance(error, Exception):
                 raise
         finally:
-            for (_, future), answer in zip(group, answers, strict=True):
+            for (_, told), answer in zip(group, answers, strict=True):
                 if isinstance(answer, asyncio.Task):
-                    self._wait_for(answer, future)
+                    self._wait_for(answer, told)
                 else:
-                    _give(future, answer)
+                    told(answer)
 
-    def _wait_for(self, late: asyncio.Task[A | BaseException], future: asyncio.Future[A]) -> None:
+    def _wait_for(self, late: asyncio.Task[A | BaseException], told: Told[A]) -> None:
         self._late.add(late)
 
         def come(late: asyncio.Task[A | BaseException]) -> None:
             self._late.discard(late)
-            _give(future, asyncio.CancelledError() if late.cancelled() else late.exception() or late.result())
+            told(asyncio.CancelledError() if late.cancelled() else late.exception() or late.result())
 
         late.add_done_callback(come)
 

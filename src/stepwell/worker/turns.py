@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict
-from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Collection, Container, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -16,63 +16,32 @@ import msgspec
 from stepwell.context import Running
 from stepwell.executors.base import Executor
 from stepwell.model.commands import Command
-from stepwell.model.errors import ClaimLost, Nondeterminism, Unavailable
+from stepwell.model.errors import ClaimLost, Nondeterminism
 from stepwell.model.events import Event, EventType
-from stepwell.model.ids import ClaimId, RunId, new_claim_id
+from stepwell.model.ids import RunId
 from stepwell.model.outcome import Outcome, Released, Waiting
 from stepwell.model.run import Claim, Error
-from stepwell.model.start import Start
+from stepwell.model.start import Start, plain_parts
 from stepwell.model.states import State
-from stepwell.model.turn import Advance, Advanced, News, Written
+from stepwell.model.turn import Advance, News
 from stepwell.replay.replay import About, Replay
 from stepwell.telemetry import log
+from stepwell.worker import run_turn
+from stepwell.worker.desk import Host, TurnLink, Waiter, Wrote
+from stepwell.worker.run_step import Steps
 from stepwell.worker.run_task import failed
 from stepwell.worker.run_turn import Turn
-from stepwell.worker.together import Later, Together
+from stepwell.worker.together import Together, Told
+from stepwell.worker.writes import Writes, patiently
 
 KEPT = 1_000
 """Workflows that are kept alive between their turns. The others are told their history again."""
 
 
-Wrote = tuple[Advanced, Sequence[RunId]]
-"""Where a write left a run, and what it started that runs here."""
-
-
+RESTING = 100
+"""Turns that stay for runs of their own that are not claimed yet. More than these wait as all do."""
 FRESH = 1.0
 """Seconds for which news are kept for a turn that waits for a slot."""
-
-
-class Host(Protocol):
-    """The worker, as its turns see it."""
-
-    @property
-    def free(self) -> int:
-        """Slots that nobody has or has been promised."""
-        ...
-
-    def serves(self, start: Start) -> bool:
-        """Whether this worker may claim such a run."""
-        ...
-
-    def asking(self, claim_id: ClaimId | None, limit: int) -> AbstractAsyncContextManager[None]: ...
-
-    def begin(self, claims: Sequence[Claim]) -> None: ...
-
-    def rest(self, attempt: Running, rests: bool) -> None: ...
-
-    def settle(self, claim: Claim, outcome: Outcome) -> None: ...
-
-    def settled(self, group: Sequence[tuple[Claim, Outcome]]) -> None: ...
-
-
-class TurnLink(Protocol):
-    """The verbs of a link that turns need."""
-
-    async def news(self, claims: Sequence[Claim]) -> dict[UUID, News]: ...
-
-    async def history(self, run_id: UUID, *, after: int) -> list[Event]: ...
-
-    async def advance(self, advances: Sequence[Advance], claim_id: ClaimId) -> Written: ...
 
 
 class WorkflowBody(Protocol):
@@ -111,18 +80,22 @@ class Turns:
         self._link = link
         self._host: Host
         self._names = names
-        self.executors = executors
+        self.steps = Steps(executors)
         self._keep = keep
         self._kept: OrderedDict[UUID, tuple[Replay, int]] = OrderedDict()
         self._under_way: dict[UUID, Turn] = {}
+        self._awaited: dict[RunId, Waiter] = {}
+        """Whose end is offered to which turn."""
+        self._looking: asyncio.TimerHandle | None = None
         self._begun_anew: dict[UUID, list[Command]] = {}
         self._expected: dict[Claim, tuple[asyncio.Task[list[News | BaseException]], int]] = {}
         self._asking: set[asyncio.Task[list[News | BaseException]]] = set()
         self._news: Together[Claim, News] = Together(self._ask_news)
-        self._writes: Together[Advance, Wrote] = Together(self._write_all)
+        self._writes = Writes(link)
 
     def live_in(self, host: Host) -> None:
         self._host = host
+        self._writes.live_in(host)
 
     async def run_turn(self, attempt: Running, workflow: WorkflowBody) -> Outcome:
         """One turn. It is written when this returns, or was refused."""
@@ -134,6 +107,7 @@ class Turns:
             replay, history_from = await self._replay(claim, workflow, news)
             turn = Turn(self, attempt, replay, news, history_from, workflow.version, self._begun_anew.pop(claim.id, ()))
             self._under_way[claim.id] = turn
+            self._look_soon()
             advanced = await turn.run()
         except ClaimLost:
             _evict(replay)
@@ -152,6 +126,17 @@ class Turns:
             _evict(replay)
         return Waiting()
 
+    def _look_soon(self) -> None:
+        """As long as turns are under way: each looks for itself now and then, whatever it hears."""
+        if self._looking is None and self._under_way:
+            self._looking = asyncio.get_running_loop().call_later(run_turn.LOOK / 2, self._look)
+
+    def _look(self) -> None:
+        now, self._looking = time.monotonic(), None
+        for turn in list(self._under_way.values()):
+            turn.look(now)
+        self._look_soon()
+
     def heard(self, ids: Container[str] | None) -> None:
         """Something arrived for these, or for any."""
         for run_id, turn in self._under_way.items():
@@ -160,7 +145,7 @@ class Turns:
 
     def takes(self, claim: Claim, outcome: Outcome) -> bool:
         """Whether the end of a run is written by the turn of the workflow that started it, which waits for it here."""
-        turn = self._under_way.get(claim.parent_id) if claim.parent_id is not None else None
+        turn = self._awaited.pop(claim.id, None)
         return turn is not None and turn.takes(claim, outcome)
 
     async def landed(self) -> None:
@@ -168,6 +153,8 @@ class Turns:
         await self._writes.landed()
 
     def close(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
         for asking in self._asking:
             asking.cancel()
         self._news.close()
@@ -176,7 +163,7 @@ class Turns:
             replay.evict()
         self._kept.clear()
 
-    def expect(self, claims: Sequence[Claim]) -> None:
+    def begin_soon(self, claims: Sequence[Claim]) -> None:
         """These turns were claimed together, and begin soon: what there is for them is asked at once."""
         asking = asyncio.create_task(self._ask_news(claims))
         self._asking.add(asking)
@@ -202,25 +189,37 @@ class Turns:
             raise answer
         return answer
 
-    async def write(self, advance: Advance) -> tuple[Advanced, Sequence[RunId]]:
-        if advance.tx is None:
-            return await self._writes.answer(advance)
-        return await self._write_with_step(advance)
+    def ask_news(self, claim: Claim, told: Told[News]) -> None:
+        self._news.ask(claim, told)
 
-    async def _write_with_step(self, advance: Advance) -> Wrote:
-        """All of it with the commit of a step's own transaction, or nothing: that cannot be repeated."""
-        try:
-            wrote = (await self._advance([advance]))[0]
-        except Unavailable as error:
-            log.warning("the transaction of a step of %s lost its answer: %s", advance.claim.name, error)
-            wrote = await self._write_alone(advance, repeat=False)
-        if isinstance(wrote, BaseException):
-            raise wrote
-        return wrote
+    def write(self, advance: Advance, told: Told[Wrote]) -> None:
+        self._writes.ask(advance, told)
 
-    def can_run(self, starts: Sequence[Start], *, slots: int) -> list[Start]:
+    def can_run(self, starts: Sequence[Start], *, slots: int) -> Sequence[Start]:
         room = max(0, self._host.free) + slots
-        return [each for each in starts if each.terms.name in self._names and self._host.serves(each)][:room]
+        return self._of_ours(starts[: 2 * room])[:room]
+
+    def may_claim(self, starts: Sequence[Start]) -> Sequence[Start]:
+        return self._of_ours(starts) if self._host.resting < RESTING else ()
+
+    def _of_ours(self, starts: Sequence[Start]) -> list[Start]:
+        """Those that this worker serves, and could run as they are. Of many, most have the same terms."""
+        queues = self._host.queues
+        terms, ours, found = None, False, []
+        for each in plain_parts(starts):
+            if each.terms is not terms:
+                terms = each.terms
+                ours = terms.name in self._names and (queues is None or terms.queue in queues)
+            if ours:
+                found.append(each)
+        return found
+
+    def expect(self, ids: Collection[RunId], turn: Waiter) -> None:
+        self._awaited.update(dict.fromkeys(ids, turn))
+
+    def expect_no_more(self, ids: Collection[RunId]) -> None:
+        for run_id in ids:
+            self._awaited.pop(run_id, None)
 
     def rest(self, attempt: Running, rests: bool) -> None:
         self._host.rest(attempt, rests)
@@ -229,70 +228,8 @@ class Turns:
         self._host.settle(claim, outcome)
 
     async def _ask_news(self, claims: Sequence[Claim]) -> list[News | BaseException]:
-        news = await _patiently(lambda: self._link.news(claims))
+        news = await patiently(lambda: self._link.news(claims))
         return [news.get(claim.id) or ClaimLost(claim.id, claim.attempt) for claim in claims]
-
-    async def _write_all(self, advances: Sequence[Advance]) -> Sequence[Later[Wrote] | BaseException]:
-        """Those that only record something, which takes one statement, do not wait for the others."""
-        apart: dict[bool, list[Advance]] = {True: [], False: []}
-        for each in advances:
-            apart[each.only_records].append(each)
-        groups = [group for group in apart.values() if group]
-        if len(groups) == 1:
-            return await self._write_group(advances)
-        written = await asyncio.gather(*(self._write_group(group) for group in groups))
-        answers = {each.claim: answer for group, got in zip(groups, written, strict=True)
-                   for each, answer in zip(group, got, strict=True)}  # fmt: skip
-        return [answers[each.claim] for each in advances]
-
-    async def _write_group(self, advances: Sequence[Advance]) -> Sequence[Later[Wrote] | BaseException]:
-        try:
-            return await self._advance(advances)
-        except Exception as error:
-            log.info("writing %d turns together failed, going one by one: %s", len(advances), error)
-            # Each by itself: one whose run someone holds locked may take long, and nobody else waits for it.
-            return [asyncio.create_task(self._write_alone(each)) for each in advances]
-
-    async def _advance(self, advances: Sequence[Advance]) -> list[Wrote | BaseException]:
-        claim_id, count = new_claim_id(), sum([len(each.here) for each in advances])
-        if count:
-            async with self._host.asking(claim_id, count):
-                written = await self._link.advance(advances, claim_id)
-            self._host.begin(written.claims)
-        else:
-            written = await self._link.advance(advances, claim_id)
-        self._host.settled([child for each in advances for child in each.children])
-        begun = {claim.id for claim in written.claims}
-        return [
-            (written.turns[each.claim.id], [start.id for start in each.here if start.id in begun])
-            if each.claim.id in written.turns
-            else ClaimLost(each.claim.id, each.claim.attempt)
-            for each in advances
-        ]
-
-    async def _write_alone(self, advance: Advance, *, repeat: bool = True) -> Wrote | BaseException:
-        """A write that may have happened, and if not happens now, if it can be repeated."""
-        claim = advance.claim
-        refused: Exception | None = None
-        while True:
-            held: News | None = (await _patiently(lambda: self._link.news([claim]))).get(claim.id)
-            if held is not None and held.recorded == advance.recorded and advance.events:
-                # What it started here is not known to us: the watch will find it, and give it back.
-                self._host.settled(advance.children)
-                return Advanced(State.RUNNING, held.arrived), []
-            if held is None or not repeat:
-                refused = ClaimLost(claim.id, claim.attempt)
-            if refused is not None:
-                # Of the runs it had taken along nothing was written, or all of it: who settles them finds out.
-                for child, outcome in advance.children:
-                    self._host.settle(child, outcome)
-                return refused
-            try:
-                return (await self._advance([advance]))[0]
-            except Unavailable:
-                continue
-            except Exception as error:
-                refused = error
 
     # -- the code
 
@@ -321,7 +258,7 @@ class Turns:
     async def _history(self, claim: Claim, news: News) -> list[Event]:
         if not news.recorded:
             return []
-        history: list[Event] = await _patiently(lambda: self._link.history(claim.id, after=news.history_from - 1))
+        history: list[Event] = await patiently(lambda: self._link.history(claim.id, after=news.history_from - 1))
         return history
 
     async def _block(
@@ -336,7 +273,7 @@ class Turns:
         recorded, seen = written or (news.recorded, news.arrived - len(news.arrivals))
         advance = Advance(claim, recorded, seen, news.history_from, to="block", blocked=blocked)
         try:
-            await self.write(advance)
+            await self._writes.answer(advance)
         except ClaimLost:
             return Released()
         return Waiting()
@@ -351,15 +288,3 @@ class Turns:
 def _evict(replay: Replay | None) -> None:
     if replay is not None and not replay.evicting:
         replay.evict()
-
-
-async def _patiently(ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """What is only asked can be asked again, for as long as it takes: without a lease the turn is ended anyway."""
-    pause = 0.05
-    while True:
-        try:
-            return await ask()
-        except Unavailable as error:
-            log.warning("turns wait for the database: %s", error)
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, 1.0)

@@ -65,7 +65,7 @@ class Worker:
         self._notes = Notes(link, capture=capture)
         self._attempts = Attempts(
             bodies, slots=slots, settle=self._ledger.add, ended=self._stir, apart=self._apart, inside=self._notes,
-            noted=self._notes.ended, turn=self._turns.run_turn, turns=self._turns.expect,
+            noted=self._notes.ended, turn=self._turns.run_turn, turns=self._turns.begin_soon,
         )  # fmt: skip
         self._lanes = Lanes(link, self._attempts, self._ledger, telemetry, slots=slots, unheard=self._look.set)
         self._turns.live_in(Hosted(link, self._lanes, self._attempts, self._ledger, telemetry))

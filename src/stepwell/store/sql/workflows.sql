@@ -3,8 +3,8 @@
 -- name: turns_held
 -- What is new for turns that were just claimed: a row for each arrival, or one with none. One snapshot, so that
 -- `arrived` counts exactly those that are seen.
-select r.id, coalesce(r.recorded, 0) as recorded, coalesce(r.arrived, 0) as arrived, r.history_from, r.parent_id, r.kind, stepwell.now() as now,
-       a.place, a.type, a.at, a.data
+select r.id, coalesce(r.recorded, 0) as recorded, coalesce(r.arrived, 0) as arrived, r.history_from, r.parent_id,
+       coalesce(r.pausing, false) as pausing, stepwell.now() as now, a.place, a.type, a.at, a.data
   from stepwell.runs r
   left join stepwell.arrivals a on a.run_id = r.id
  where r.id = any(:ids::uuid[])

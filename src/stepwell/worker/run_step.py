@@ -1,0 +1,193 @@
+"""The steps of turns: bodies that run here, inline, and whose end is told to whoever asked for them.
+
+One task takes one after the other through its first part, as attempts are: a step that waits for nothing costs neither
+a task nor a turn of the event loop. The first that has to wait keeps the task to itself, and another goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from contextvars import copy_context
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from stepwell.context import Running, running
+from stepwell.executors.base import Executor
+from stepwell.model.commands import StepCall
+from stepwell.model.events import Event, EventType
+from stepwell.model.run import Error
+from stepwell.own_tx import OwnTx
+from stepwell.worker.run_task import failed, timed_out
+from stepwell.worker.steps import Rest
+
+STRETCH = 0.003
+"""Seconds of first parts after which everyone else on the event loop has a turn."""
+
+Done = tuple[bytes, OwnTx | None]
+"""The result of a step, and the transaction that is committed with the record of it, if it has one."""
+
+
+@dataclass(eq=False)
+class StepFailed(Exception):
+    """A step that failed for the last time."""
+
+    error: Error
+    attempt: int
+
+
+@dataclass(slots=True, eq=False)
+class UnderWay:
+    """A step that was begun, or will be as soon as there is a moment."""
+
+    call: StepCall
+    attempt: Running
+    """Of its workflow."""
+    told: Callable[[UnderWay], None]
+    """Is told of its end, unless that was given up."""
+    task: asyncio.Task[None] | None = None
+    given_up: bool = False
+    done: Done | None = None
+    error: BaseException | None = None
+
+    def give_up(self) -> None:
+        """Nobody waits for it any more. What it wrote in a transaction of its own is taken back."""
+        self.given_up = True
+        if self.task is not None:
+            self.task.cancel()
+        self._close()
+
+    @property
+    def tx(self) -> OwnTx | None:
+        """The transaction with whose commit its end is recorded."""
+        return None if self.done is None else self.done[1]
+
+    def event(self, at: datetime) -> Event:
+        """Its end, as the history has it."""
+        call, error = self.call, self.error
+        if self.done is not None:
+            return Event(0, EventType.STEP_COMPLETED, at, call.number, call.name, value=self.done[0])
+        if error is None or isinstance(error, asyncio.CancelledError):
+            error = asyncio.CancelledError("the step cancelled itself")
+        told, attempt = (error.error, error.attempt) if isinstance(error, StepFailed) else (failed(error).error, 1)
+        return Event(0, EventType.STEP_FAILED, at, call.number, call.name, error=told, attempt=attempt)
+
+    def end(self, done: Done | None, error: BaseException | None) -> None:
+        self.task, self.done, self.error = None, done, error
+        if self.given_up:
+            self._close()
+        else:
+            self.told(self)
+
+    def _close(self) -> None:
+        if self.tx is not None:
+            self.tx.close()
+
+
+class Steps:
+    def __init__(self, executors: Mapping[str, Executor]) -> None:
+        self._executors = executors
+        self._line: deque[UnderWay] = deque()
+        self._stepping = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, step: UnderWay) -> None:
+        self._line.append(step)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._line and not self._stepping:
+            self._stepping = True
+            # Not here: an eager task factory would take its first part in ours, the next in that, and so on.
+            asyncio.get_running_loop().call_soon(self._begin_stepping)
+
+    def _begin_stepping(self) -> None:
+        task = asyncio.create_task(self._step())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _step(self) -> None:
+        """Take the line through its first parts. The first that has to wait has this task to itself from then on."""
+        me = asyncio.current_task()
+        assert me is not None
+        waiting: tuple[UnderWay, Rest[Done]] | None = None
+        try:
+            waiting = await self._first_parts(me)
+        finally:
+            self._stepping = False
+            self._go_on()
+        if waiting is not None:
+            step, rest = waiting
+            try:
+                done = await rest
+            except BaseException as error:
+                step.end(None, error)
+            else:
+                step.end(done, None)
+
+    async def _first_parts(self, me: asyncio.Task[Any]) -> tuple[UnderWay, Rest[Done]] | None:
+        """Until one has to wait: that one, and the rest of it."""
+        clock = asyncio.get_running_loop().time
+        stretch = clock() + STRETCH
+        while self._line:
+            step = self._line.popleft()
+            if step.given_up:
+                continue
+            context = copy_context()
+            try:
+                parts = run_step(step.call, step.attempt, self._executors)
+                awaited = context.run(parts.send, None)
+            except StopIteration as stop:
+                step.end(stop.value, None)
+            except BaseException as error:
+                step.end(None, error)
+            else:
+                step.task = me
+                return step, Rest(parts, context, awaited)
+            if me.cancelling() or getattr(me, "_must_cancel", False):
+                break  # by its own body, even if it changed its mind: who came next would be cancelled for it
+            if clock() > stretch:
+                await asyncio.sleep(0)
+                stretch = clock() + STRETCH
+        return None
+
+
+async def run_step(call: StepCall, attempt: Running, executors: Mapping[str, Executor]) -> Done:
+    """One step with all its attempts. StepFailed when it has failed for the last time."""
+    step, failures = call.step, 0
+    while True:
+        here = Running(attempt.claim)
+        here.inside = attempt.inside
+        running.set(here)
+        limit = asyncio.timeout(None)
+        try:
+            executor = executors[step.executor]
+            if step.timeout is None:
+                return await executor.run(step, call.input), here.tx
+            async with limit:
+                return await executor.run(step, call.input, begun=_from_now(limit, step.timeout)), here.tx
+        except BaseException as error:
+            if here.tx is not None:
+                here.tx.close()
+            if not isinstance(error, Exception):
+                raise
+            failures += 1
+            told = (timed_out(step.timeout) if limit.expired() else failed(error)).error
+            delay = step.retry.delay_after(told, failures=failures, noise=0.5)
+            if delay is None:
+                raise StepFailed(told, failures) from error
+        await asyncio.sleep(delay.total_seconds())
+
+
+def _from_now(limit: asyncio.Timeout, seconds: float) -> Callable[[], None]:
+    """What a step waited before there was room for its body does not count."""
+    clock = asyncio.get_running_loop().time
+
+    def begun() -> None:
+        with suppress(RuntimeError):  # it was given up before there was room
+            limit.reschedule(clock() + seconds)
+
+    return begun

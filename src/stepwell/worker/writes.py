@@ -1,0 +1,123 @@
+"""What turns write, together. A write that lost its answer is looked up before it is repeated."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from stepwell.model.errors import ClaimLost, Unavailable
+from stepwell.model.ids import new_claim_id
+from stepwell.model.states import State
+from stepwell.model.turn import Advance, Advanced, News
+from stepwell.telemetry import log
+from stepwell.worker.desk import Host, TurnLink, Wrote
+from stepwell.worker.together import Later, Together, Told
+
+
+class Writes:
+    def __init__(self, link: TurnLink) -> None:
+        self._link = link
+        self._host: Host
+        self._together: Together[Advance, Wrote] = Together(self._write_all)
+
+    def live_in(self, host: Host) -> None:
+        self._host = host
+
+    def ask(self, advance: Advance, told: Told[Wrote]) -> None:
+        if advance.tx is None:
+            self._together.ask(advance, told)
+        else:
+            self._together.ask_apart(self._write_with_step(advance), told)
+
+    async def answer(self, advance: Advance) -> Wrote:
+        return await self._together.answer(advance)
+
+    async def landed(self) -> None:
+        """Wait until nothing is on its way."""
+        await self._together.landed()
+
+    def close(self) -> None:
+        self._together.close()
+
+    async def _write_with_step(self, advance: Advance) -> Wrote | BaseException:
+        """All of it with the commit of a step's own transaction, or nothing: that cannot be repeated."""
+        try:
+            return (await self._advance([advance]))[0]
+        except Unavailable as error:
+            log.warning("the transaction of a step of %s lost its answer: %s", advance.claim.name, error)
+            return await self._write_alone(advance, repeat=False)
+
+    async def _write_all(self, advances: Sequence[Advance]) -> Sequence[Later[Wrote] | BaseException]:
+        """Those that only record something, which takes one statement, do not wait for the others."""
+        apart: dict[bool, list[Advance]] = {True: [], False: []}
+        for each in advances:
+            apart[each.only_records].append(each)
+        groups = [group for group in apart.values() if group]
+        if len(groups) == 1:
+            return await self._write_group(advances)
+        written = await asyncio.gather(*(self._write_group(group) for group in groups))
+        answers = {each.claim: answer for group, got in zip(groups, written, strict=True)
+                   for each, answer in zip(group, got, strict=True)}  # fmt: skip
+        return [answers[each.claim] for each in advances]
+
+    async def _write_group(self, advances: Sequence[Advance]) -> Sequence[Later[Wrote] | BaseException]:
+        try:
+            return await self._advance(advances)
+        except Exception as error:
+            log.info("writing %d turns together failed, going one by one: %s", len(advances), error)
+            # Each by itself: one whose run someone holds locked may take long, and nobody else waits for it.
+            return [asyncio.create_task(self._write_alone(each)) for each in advances]
+
+    async def _advance(self, advances: Sequence[Advance]) -> list[Wrote | BaseException]:
+        claim_id, count = new_claim_id(), sum([len(each.here) for each in advances])
+        if count:
+            async with self._host.asking(claim_id, count):
+                written = await self._link.advance(advances, claim_id)
+            self._host.begin(written.claims)
+        else:
+            written = await self._link.advance(advances, claim_id)
+        self._host.settled([child for each in advances for child in each.children])
+        begun = {claim.id for claim in written.claims}
+        return [
+            (written.turns[each.claim.id], [start.id for start in each.here if start.id in begun])
+            if each.claim.id in written.turns
+            else ClaimLost(each.claim.id, each.claim.attempt)
+            for each in advances
+        ]
+
+    async def _write_alone(self, advance: Advance, *, repeat: bool = True) -> Wrote | BaseException:
+        """A write that may have happened, and if not happens now, if it can be repeated."""
+        claim = advance.claim
+        refused: Exception | None = None
+        while True:
+            held: News | None = (await patiently(lambda: self._link.news([claim]))).get(claim.id)
+            if held is not None and held.recorded == advance.recorded and advance.events:
+                # What it started here is not known to us: the watch will find it, and give it back.
+                self._host.settled(advance.children)
+                return Advanced(State.RUNNING, held.arrived), []
+            if held is None or not repeat:
+                refused = ClaimLost(claim.id, claim.attempt)
+            if refused is not None:
+                # Of the runs it had taken along nothing was written, or all of it: who settles them finds out.
+                for child, outcome in advance.children:
+                    self._host.settle(child, outcome)
+                return refused
+            try:
+                return (await self._advance([advance]))[0]
+            except Unavailable:
+                continue
+            except Exception as error:
+                refused = error
+
+
+async def patiently(ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """What is only asked can be asked again, for as long as it takes: without a lease the turn is ended anyway."""
+    pause = 0.05
+    while True:
+        try:
+            return await ask()
+        except Unavailable as error:
+            log.warning("turns wait for the database: %s", error)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 1.0)

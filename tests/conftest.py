@@ -1,7 +1,7 @@
 """Fixtures: one embedded server for the whole session, shared by all its processes; and on it
 
 tx        a real transaction, rolled back: most tests
-dsn       a database of the test's own, copied from a migrated template: for LISTEN, or two connections
+dsn       a database of the test's own, in the state of a migrated template: for LISTEN, or two connections
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
-import asyncpg
 import pytest
 
 from stepwell import App
 from stepwell.store import embedded, migrate
 from stepwell.store.pool import Database, Transaction
+from tests.shelf import Shelf, on_server, sibling
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -33,24 +33,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = kept
 
 
-def sibling(dsn: str, name: str) -> str:
-    """The DSN of another database on the same server."""
-    return urlunsplit(urlsplit(dsn)._replace(path=f"/{name}"))
-
-
 def as_role(dsn: str, role: str) -> str:
     """The DSN of the same database for another role, whose password is x."""
     parts = urlsplit(dsn)
     return urlunsplit(parts._replace(netloc=f"{role}:x@{parts.netloc.rpartition('@')[2]}"))
-
-
-async def on_server(dsn: str, *statements: str) -> None:
-    connection = await asyncpg.connect(dsn)
-    try:
-        for statement in statements:
-            await connection.execute(statement)
-    finally:
-        await connection.close()
 
 
 @pytest.fixture(scope="session")
@@ -98,12 +84,18 @@ def template(server: str) -> Iterator[str]:
     asyncio.run(on_server(server, f"drop database if exists {name} with (force)"))
 
 
+@pytest.fixture(scope="session")
+def shelf(server: str, template: str) -> Iterator[Shelf]:
+    shelf = Shelf(server, template)
+    yield shelf
+    asyncio.run(shelf.clear())
+
+
 @pytest.fixture
-async def dsn(server: str, template: str) -> AsyncIterator[str]:
-    name = f"test_{uuid.uuid4().hex[:12]}"
-    await on_server(server, f"create database {name} template {template}")
+async def dsn(server: str, shelf: Shelf) -> AsyncIterator[str]:
+    name = await shelf.take()
     yield sibling(server, name)
-    await on_server(server, f"drop database {name} with (force)")
+    await shelf.give_back(name)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from stepwell.sync import InEventLoop
 
 def test_blocking_code_has_the_same_verbs(server: str, template: str) -> None:
     """No event loop here: the portal's own thread runs everything."""
-    from tests.conftest import on_server, sibling
+    from tests.shelf import on_server, sibling
 
     asyncio.run(on_server(server, f"create database sync_test template {template}"))
     dsn = sibling(server, "sync_test")

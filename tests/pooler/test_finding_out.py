@@ -14,9 +14,9 @@ from stepwell.cli.doctor import examine
 from stepwell.config import settings
 from stepwell.store.pool import Database
 from stepwell.store.sessions import SESSION
-from tests.conftest import sibling
 from tests.pooler.bouncer import Bouncer, bouncing
 from tests.pooler.bringing import Program
+from tests.shelf import sibling
 from tests.waiting_for import until
 
 OURS = ("enable_seqscan", "enable_bitmapscan", "synchronous_commit", "statement_timeout", "lock_timeout")

@@ -23,11 +23,11 @@ from stepwell.services.leader import Leadership
 from stepwell.services.partitions import Partitions
 from stepwell.store import migrate
 from stepwell.store.pool import Database
-from tests.conftest import on_server, sibling
 from tests.e2e.e2e_processes import Notes, hiring
 from tests.factory import a_start
 from tests.pooler.bouncer import SIZE, Bouncer, bouncing
 from tests.pooler.bringing import Program
+from tests.shelf import on_server, sibling
 from tests.waiting_for import until
 
 Sql: TypeAlias = "asyncpg.Connection[Any]"

@@ -19,8 +19,9 @@ from stepwell.services.service import Service, Services
 from stepwell.store.pool import Database
 from stepwell.telemetry import Telemetry
 from stepwell.testing import Clock
-from tests.conftest import as_role, on_server
+from tests.conftest import as_role
 from tests.factory import a_start, claimed, execute, state_of
+from tests.shelf import on_server
 from tests.waiting_for import until
 
 

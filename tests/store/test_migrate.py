@@ -17,7 +17,8 @@ import pytest
 from stepwell import App, NotFound, SchemaError
 from stepwell.store import migrate
 from stepwell.store.pool import Database
-from tests.conftest import as_role, on_server, sibling
+from tests.conftest import as_role
+from tests.shelf import on_server, sibling
 from tests.store.schema_dump import schema_dump
 
 ROOT = Path(__file__).parents[2]

@@ -194,7 +194,7 @@ def _initialise(data: Path, chosen: Binaries, account: Account | None, lock: int
             "UTF8",
             "--auth=trust",
         ]
-        made = _run([*initdb, "--no-instructions", *locale], account, lock)
+        made = _run([*initdb, *locale], account, lock)
         if made.returncode == 0:
             break
     else:

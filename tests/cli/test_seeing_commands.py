@@ -224,6 +224,14 @@ async def test_doctor_looks_at_vacuum_leases_services_and_what_is_late(stepwell,
         await until(lambda: _is_good(stepwell, "due", "services", "leases", "workers"))
 
 
+async def test_doctor_tells_of_a_server_that_is_too_old(stepwell, monkeypatch):
+    monkeypatch.setattr("stepwell.store.migrate.OLDEST_POSTGRES", 99)
+    said = await stepwell("doctor", "--json")
+    (server,) = (each for each in said.json["findings"] if each["subject"] == "server")
+    assert (said.code, server["verdict"]) == (1, "bad")
+    assert server["says"].endswith("and 99 or newer is needed")
+
+
 async def test_doctor_finds_claims_that_nobody_reaps(stepwell, database, dsn):
     await claimed(database)
     await Clock(dsn).skip("10m", workers_live_on=False)

@@ -101,7 +101,7 @@ async def test_a_connection_that_died_while_it_lay_idle_is_not_lent(connections:
     connection = await connections.take()
     connections.give_back(connection)
     killer = await asyncpg.connect(dsn)
-    await killer.fetchval("select pg_terminate_backend($1, 5000)", connection.get_server_pid())
+    await killer.fetchval("select pg_terminate_backend($1)", connection.get_server_pid())
     await killer.close()
     await until(closed([connection], 1))
     another = await connections.take()

@@ -111,6 +111,18 @@ async def test_a_migration_that_fails_leaves_nothing_behind_and_may_be_repeated(
 
 
 @pytest.mark.parametrize("may_migrate", [True, False])
+async def test_a_server_too_old_is_refused_with_both_versions_and_nothing_is_made_in_it(
+    blank: str, may_migrate: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    major = await fetchval(blank, "select current_setting('server_version_num')::int / 10000")
+    monkeypatch.setattr(migrate, "OLDEST_POSTGRES", major + 1)
+    with pytest.raises(SchemaError, match=rf"Postgres {major}, and {major + 1} or newer is needed"):
+        async with App(blank, migrate=may_migrate):
+            pass
+    assert await fetchval(blank, "select to_regnamespace('stepwell') is null")
+
+
+@pytest.mark.parametrize("may_migrate", [True, False])
 async def test_a_database_newer_than_the_code_is_refused_and_left_as_it_is(dsn: str, may_migrate: bool) -> None:
     await on_server(dsn, f"insert into stepwell.migrations (version, name) values ({LATEST + 7}, 'from_tomorrow')")
     before = await dump(dsn)

@@ -105,8 +105,10 @@ def _of_pooler(found: Settings, *, is_pooled: bool) -> Finding:
 
 
 def _of_server(server: Mapping[str, Any], now: datetime) -> Iterator[Finding]:
-    standby = ", a standby that takes no writes" if server["is_standby"] else ""
-    yield Finding("server", "bad" if standby else "good", f"Postgres {server['version']}{standby}")
+    wrong = ", a standby that takes no writes" if server["is_standby"] else ""
+    if server["major"] < migrate.OLDEST_POSTGRES:
+        wrong += f", and {migrate.OLDEST_POSTGRES} or newer is needed"
+    yield Finding("server", "bad" if wrong else "good", f"Postgres {server['version']}{wrong}")
     skew = (server["clock"] - now).total_seconds()
     yield Finding("clock", "good" if abs(skew) < SKEW else "look", f"the server's is {skew:+.2f} s from this one")
     used, most = server["connections"], server["max_connections"]

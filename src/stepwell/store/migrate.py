@@ -101,8 +101,10 @@ async def version(database: Database) -> int:
     connection = await database.connect()
     try:
         with reaching():
-            if connection.get_server_version().major < OLDEST_POSTGRES:
-                raise SchemaError(database.schema, f"Postgres {OLDEST_POSTGRES} or newer is needed.")
+            if (major := connection.get_server_version().major) < OLDEST_POSTGRES:
+                raise SchemaError(
+                    database.schema, f"its server is Postgres {major}, and {OLDEST_POSTGRES} or newer is needed."
+                )
             exists = await connection.fetchval("select to_regclass($1) is not null", f"{database.schema}.migrations")
             current = await _applied(connection, database.schema) if exists else 0
     except asyncpg.InsufficientPrivilegeError as error:

@@ -4,6 +4,7 @@
 -- One row about the server: its clock, its connections, and transactions so old that vacuum cannot clean.
 select clock_timestamp() as clock,
        current_setting('server_version') as version,
+       current_setting('server_version_num')::int / 10000 as major,
        current_setting('max_connections')::int as max_connections,
        pg_is_in_recovery() as is_standby,
        (select count(*) from pg_stat_activity a where a.backend_type = 'client backend') as connections,

@@ -46,6 +46,7 @@ _ABSTRACT: dict[Any, type] = {
     collections.abc.Mapping: dict,
     collections.abc.MutableMapping: dict,
 }
+_ORDERED = {shapes.DictType, shapes.TypedDictType, shapes.FloatType}
 _WITH_FIELDS = (shapes.CustomType, shapes.DataclassType, shapes.StructType, shapes.NamedTupleType)
 _KEYS = (
     shapes.AnyType,
@@ -75,12 +76,14 @@ class Storage:
     `loose`: it holds an Any, where a date goes in and its text comes back.
     `mixed`: an integer and a float are told apart by how they are written.
     `comparable`: two values that are equal are the same throughout.
+    `ordered`: its values tell in which order keys were written, or on which side of nought a nought is.
     """
 
     form: Form
     loose: bool
     mixed: bool
     comparable: bool
+    ordered: bool
 
     @property
     def native(self) -> bool:
@@ -94,8 +97,10 @@ def storage_of(annotation: Any) -> Storage:
     kinds = forms.kinds
     both = shapes.IntType in kinds and shapes.FloatType in kinds and shapes.UnionType in kinds
     loose = shapes.AnyType in kinds
-    mixed = loose or both or any(is_pydantic(kind) for kind in kinds)
-    return Storage(form, loose=loose, mixed=mixed, comparable=all(map(compares_whole, kinds)))
+    opaque = any(is_pydantic(kind) for kind in kinds)
+    ordered = loose or opaque or not isinstance(form, Native) or not _ORDERED.isdisjoint(kinds)
+    whole = all(map(compares_whole, kinds))
+    return Storage(form, loose=loose, mixed=loose or both or opaque, comparable=whole, ordered=ordered)
 
 
 def hints_of(fn: Callable[..., Any], name: str) -> dict[str, Any]:

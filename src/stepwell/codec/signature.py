@@ -18,6 +18,7 @@ from msgspec import UNSET
 
 from stepwell.codec.annotations import Storage, Unstorable, hints_of, storage_of
 from stepwell.codec.faults import LIMIT, check_bytes, find_change, find_fault, is_same, with_plain_floats
+from stepwell.codec.stored import as_stored
 from stepwell.codec.types import Misfit, at, read_unknown, write_unknown
 from stepwell.model.errors import InvalidSetting, NotDecodable, NotEncodable
 
@@ -61,8 +62,10 @@ def _refuse_call(args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception
 class Value:
     """One value of one annotation."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, *, told_at_once: bool = False) -> None:
+        """What is `told_at_once`, before it was stored, is told as if it had been."""
         self._storage = storage
+        self._arranged = told_at_once and storage.ordered
         self._read = msgspec.json.Decoder(storage.form.wire, dec_hook=read_unknown).decode
         self._form = None if storage.native else storage.form
         self._none = self._encoded_none()
@@ -88,6 +91,8 @@ class Value:
 
     def _encode(self, value: Any) -> bytes:
         data = _write(value if self._form is None else self._form.lower(value))
+        if self._arranged:
+            data = as_stored(data)
         if self._storage.mixed:
             data = with_plain_floats(data)
         check_bytes(data)
@@ -345,7 +350,7 @@ def _result_of(fn: Callable[..., Any], name: str) -> Value:
         annotation = typing.get_args(annotation)[-1]
     if annotation in (typing.NoReturn, typing.Never):
         annotation = Any
-    return Value(_stored(annotation, f"the result of {name}"))
+    return Value(_stored(annotation, f"the result of {name}"), told_at_once=True)
 
 
 def _stored(annotation: Any, where: str) -> Storage:

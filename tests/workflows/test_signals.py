@@ -312,6 +312,35 @@ async def test_an_update_is_answered_by_the_workflow_or_refused_by_its_validator
     assert [types.count(f"Update{what}") for what in ("Requested", "Completed", "Failed", "Rejected")] == [5, 2, 1, 2]
 
 
+@pytest.mark.parametrize("place", ["handler", "validator"])
+async def test_an_update_is_answered_whatever_its_code_raises(app: App, place: str) -> None:
+    raised = [SystemExit(3), asyncio.CancelledError(), BaseException("lost"), ValueError("no")]
+
+    def fail(where: str, which: int) -> None:
+        if where == place:
+            raise raised[which]
+
+    @app.workflow
+    async def ask() -> None:
+        @workflow.update
+        async def change(which: int) -> None:
+            fail("handler", which)
+
+        @change.validator
+        def check(which: int) -> None:
+            fail("validator", which)
+
+        await workflow.signal("end")
+
+    async with app.worker():
+        run = await ask.start()
+        for which in range(len(raised)):
+            with pytest.raises(UpdateFailed if place == "handler" else UpdateRejected):
+                await run.update("change", which, timeout=10)
+        await run.signal("end")
+        await run.result(10)
+
+
 async def test_an_update_is_answered_by_whoever_takes_the_turn(app: App) -> None:
     @app.workflow
     async def counter() -> None:

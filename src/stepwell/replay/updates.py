@@ -12,9 +12,11 @@ from stepwell.codec import Signature
 from stepwell.model.errors import DuplicateName, WrongUse
 from stepwell.model.events import Event, EventType
 from stepwell.model.run import Error, Reason
-from stepwell.replay.code import ContinueAsNew
+from stepwell.replay.code import ContinueAsNew, Evicted
 from stepwell.replay.loop import Loop
 
+_NOT_ITS_OWN = (Evicted, GeneratorExit, KeyboardInterrupt)
+"""What ends its code here, and is no answer."""
 _ENDED = Error("RunEnded", "the workflow ended before it had answered", Reason.GAVE_UP)
 
 
@@ -61,7 +63,9 @@ class Updates:
             if updater.validate is not None and inspect.iscoroutine(answer := updater.validate(*args, **kwargs)):
                 answer.close()
                 raise WrongUse(f"the validator of {event.name!r} is async: it may only look, not wait")
-        except Exception as error:
+        except _NOT_ITS_OWN:
+            raise
+        except BaseException as error:
             self._reject(event, self._describe(error))
             return
         self._loop.create_task(self._handle(updater, event, args, kwargs), name=f"update:{event.name}")
@@ -78,7 +82,9 @@ class Updates:
         except asyncio.CancelledError:
             self._answer(EventType.UPDATE_FAILED, name=event.name, run_id=event.run_id, error=_ENDED)
             raise
-        except (Exception, ContinueAsNew) as error:
+        except _NOT_ITS_OWN:
+            raise
+        except BaseException as error:  # whoever asked waits for an answer, whatever it is
             if isinstance(error, ContinueAsNew):
                 error = WrongUse("an update cannot continue as new: let it tell the workflow's own code to do so")
             self._answer(EventType.UPDATE_FAILED, name=event.name, run_id=event.run_id, error=self._describe(error))

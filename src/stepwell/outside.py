@@ -106,6 +106,7 @@ class Outside:
                 return await forks.fork(tx, run_id, new_id, at=at, again=again)
 
         self._dispatch.announce(Channel.PENDING, await patiently(fork))
+        self._dispatch.announce(Channel.SCHEDULED, ["0"])
         return new_id
 
     async def open_runs(self, *, after: UUID, limit: int) -> list[OpenRun]:

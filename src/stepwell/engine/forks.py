@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from stepwell.engine import reads, runs, workflows
@@ -15,6 +15,7 @@ from stepwell.model.ids import RunId
 from stepwell.model.pins import pin_of, plain_name
 from stepwell.model.turn import OpenRun
 from stepwell.replay.called import ChildIds
+from stepwell.replay.replay import NEVER
 from stepwell.store import history as stored
 from stepwell.store.pool import Tx
 
@@ -107,8 +108,13 @@ async def _changed(tx: Tx, origin: UUID, part: Cut, events: Sequence[Event], new
     if part.timers:
         passed = (await tx.rows("time_now"))[0]["now"] - events[part.last - 1].at
         later = max(passed, timedelta(0))
-        changed += [replace(each, when=each.when + later) for each in part.timers if each.when is not None]
+        changed += [replace(each, when=_moved(each.when, later)) for each in part.timers if each.when is not None]
     return changed
+
+
+def _moved(when: datetime, later: timedelta) -> datetime:
+    """A timer that never fires does not fire later."""
+    return when if when > NEVER - later else when + later
 
 
 async def start_again(tx: Tx, origin: UUID, new_id: RunId, *, again: bool) -> set[str]:

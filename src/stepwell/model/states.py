@@ -45,7 +45,7 @@ STARTS: dict[str, frozenset[State]] = {
     "debounce_run": frozenset({State.SCHEDULED}),
     "start_runs_again": frozenset({State.PENDING}),
     "fork_run": frozenset({State.PENDING}),
-    "fork_children": frozenset({State.PENDING}),
+    "fork_children": frozenset({State.PENDING, State.SCHEDULED}),
 }
 MOVES: dict[str, Moves] = {
     "claim_runs": _from(State.PENDING, to=State.RUNNING),

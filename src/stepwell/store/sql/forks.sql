@@ -24,27 +24,32 @@ select :id::uuid, 'workflow', :name::text, f.queue, f.priority, 'pending', f.inp
 returning id, queue;
 
 -- name: fork_children
--- moves: -> pending
--- What was under way at that moment, started anew for the new run. A child that is no longer kept does not come back.
+-- moves: -> pending, scheduled
+-- What was under way at that moment, started anew for the new run, with a timeout of the same length; what is still to
+-- begin there begins here at the same time. A child that is no longer kept does not come back.
 insert into stepwell.runs (
-           id, kind, name, queue, priority, state, input, tags, retry, timeout, parent_id, root_id, retry_of, node,
-           limit_key, per_key, keep, recorded, arrived
+           id, kind, name, queue, priority, state, due_at, deadline_at, input, tags, retry, timeout, parent_id, root_id,
+           retry_of, node, limit_key, per_key, keep, recorded, arrived
        )
-select n.id, f.kind, f.name, f.queue, f.priority, 'pending', f.input, f.tags, f.retry, f.timeout, :parent::uuid,
+select n.id, f.kind, f.name, f.queue, f.priority, case when f.due_at is null then 'pending' else 'scheduled' end, f.due_at,
+       stepwell.now() + (coalesce(f.deadline_at, (e.data ->> 'when')::timestamptz) - f.created_at),
+       f.input, f.tags, f.retry, f.timeout, :parent::uuid,
        coalesce((select p.root_id from stepwell.runs p where p.id = :parent::uuid), :parent::uuid), n.origin, n.node,
        f.limit_key, f.per_key, f.keep,
        case f.kind when 'workflow' then 0 end, case f.kind when 'workflow' then 0 end
   from unnest(:ids::uuid[], :origins::uuid[], :nodes::text[]) as n (id, origin, node)
  cross join lateral (
-       select kind, name, queue, priority, input, tags, retry, timeout, limit_key, per_key, keep
+       select kind, name, queue, priority, input, tags, retry, timeout, limit_key, per_key, keep, created_at, deadline_at,
+              case when attempt = 0 and due_at > stepwell.now() then due_at end as due_at
          from stepwell.runs where id = n.origin
         union all
-       select kind, name, queue, priority, input, tags, retry, timeout, limit_key, per_key, keep
+       select kind, name, queue, priority, input, tags, retry, timeout, limit_key, per_key, keep, created_at, null, null
          from stepwell.finished_runs where id = n.origin
         union all
-       select kind, name, queue, priority, input, tags, retry, timeout, limit_key, per_key, keep
+       select kind, name, queue, priority, input, tags, retry, timeout, limit_key, per_key, keep, created_at, null, null
          from stepwell.kept_runs where id = n.origin
         limit 1) f
+  left join stepwell.events e on e.run_id = n.origin and e.idx = 1 and f.kind = 'workflow'
     on conflict (id) do nothing
 returning id, retry_of, queue;
 

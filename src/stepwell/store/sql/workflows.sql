@@ -194,7 +194,8 @@ select r.id, r.kind from stepwell.runs r where r.id = any(:ids::uuid[]) order by
 
 -- name: children_of
 -- Live runs that these workflows started, and have not asked to end already. The histories are read once: a workflow
--- may have ten thousand children, and to look for the end of each would read its history as many times.
+-- may have ten thousand children, and to look for the end of each would read its history as many times. That of a fork
+-- names runs of its origin as well, which are none of its own.
 select r.id, r.kind, r.queue
   from stepwell.runs r
  where r.id = any(array(
@@ -203,7 +204,8 @@ select r.id, r.kind, r.queue
             where e.run_id = any(:ids::uuid[])
               and e.type in ('TaskScheduled', 'ChildStarted', 'TaskCancelled', 'ChildCancelled')
             group by e.run_id, e.data ->> 'run'
-           having bool_and(e.type in ('TaskScheduled', 'ChildStarted'))));
+           having bool_and(e.type in ('TaskScheduled', 'ChildStarted'))))
+   and r.parent_id = any(:ids::uuid[]);
 
 -- name: started_by
 -- Every run that a workflow started, in their order.

@@ -179,9 +179,12 @@ class Registering:
 
         def register(fn: Callable[..., Any]) -> Step[..., Any]:
             checked_function(fn)
+            place = checked_executor(fn, executor)
+            if place == "process" and (reason := importable(fn)):
+                raise InvalidSetting("executor", "process", reason)
             step: Step[..., Any] = Step(
                 fn, name=checked_text("name", name or name_of(fn), LONGEST_NAME), retry=retry, timeout=timeout,
-                executor=checked_executor(fn, executor),
+                executor=place,
             )  # fmt: skip
             return step
 

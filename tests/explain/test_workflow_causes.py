@@ -121,6 +121,27 @@ async def test_it_is_paused_by_someone_and_what_it_waits_for(app: App) -> None:
         assert await run.result(timeout=20) == 1
 
 
+async def test_it_is_paused_by_nobody_in_particular(app: App) -> None:
+    @app.workflow(name="shop.checkout")
+    async def checkout() -> None:
+        pass
+
+    run = await checkout.start()
+    await run.pause()
+    assert " ago: it goes on when it is resumed" in (await causes(run))[Why.RUN_PAUSED].text
+
+
+async def test_its_code_waits_for_what_only_it_could_do(app: App) -> None:
+    @app.workflow(name="shop.checkout")
+    async def checkout() -> None:
+        await asyncio.Event().wait()
+
+    async with app.worker():
+        run = await checkout.start()
+        cause = await until_cause(run, Why.WAITING)
+    assert "its code waits for itself" in cause.text
+
+
 async def test_it_is_in_a_turn_on_a_worker_and_may_be_paused_after_it(app: App) -> None:
     begun, gate = asyncio.Event(), asyncio.Event()
 

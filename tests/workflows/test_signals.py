@@ -312,6 +312,12 @@ async def test_an_update_is_answered_by_the_workflow_or_refused_by_its_validator
     assert [types.count(f"Update{what}") for what in ("Requested", "Completed", "Failed", "Rejected")] == [5, 2, 1, 2]
 
 
+async def test_a_signal_to_what_no_worker_knows_says_that_it_may_be_a_workflow(app: App) -> None:
+    run = await app.start("shop.unknown")
+    with pytest.raises(WrongUse, match=r"is a task: only workflows .* If it is one, .* when a worker has its code"):
+        await run.signal("paid", 1)
+
+
 @pytest.mark.parametrize("place", ["handler", "validator"])
 async def test_an_update_is_answered_whatever_its_code_raises(app: App, place: str) -> None:
     raised = [SystemExit(3), asyncio.CancelledError(), BaseException("lost"), ValueError("no")]

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from stepwell import App, Retry, RunFailed, State, StepFailed, current
+from stepwell import App, InvalidSetting, Retry, RunFailed, State, StepFailed, current
 from tests.workflows.telling import has, types_of
 
 
@@ -239,6 +239,14 @@ async def test_the_result_of_a_step_that_cannot_be_stored_fails_it(app: App) -> 
 
     async with app.worker():
         assert await (await ask.start()).result(10) == "stepwell.NotEncodable"
+
+
+async def test_a_step_that_cannot_run_in_another_process_is_refused_when_it_is_registered(app: App) -> None:
+    with pytest.raises(InvalidSetting, match="inside another function"):
+
+        @app.step(executor="process")
+        def compute() -> int:
+            return 1
 
 
 async def test_outside_of_a_workflow_a_step_is_its_bare_function(app: App) -> None:

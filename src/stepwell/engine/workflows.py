@@ -119,7 +119,7 @@ async def _start(tx: Tx, starts: Sequence[Start]) -> list[tuple[UUID, Event]]:
         except KeyConflict as conflict:
             held_by = RunId(conflict.run_id)
         if held_by != each.id:
-            why = f"the key {each.key!r} belongs to run {held_by}, which this workflow did not start"
+            why = f"the key {each.key!r} belongs to run {held_by}, which was not started by this call"
             type = EventType.CHILD_FAILED if each.terms.kind == "workflow" else EventType.TASK_FAILED
             error = Error("stepwell.KeyConflict", why, Reason.GAVE_UP)
             refused.append((each.terms.parent_id, Event(0, type, _NEVER, int(each.node or 0), error=error)))
@@ -309,7 +309,10 @@ async def refuse_arrival(tx: Tx, run_id: UUID) -> NoReturn:
         raise NotFound("id", str(run_id))
     if State(found[0]["state"]).finished:
         raise AlreadyFinished(run_id, found[0]["state"])
-    raise WrongUse(f"{found[0]['name']} {run_id} is a {found[0]['kind']}: only workflows take signals and updates")
+    why = f"{found[0]['name']} {run_id} is a {found[0]['kind']}: only workflows take signals and updates"
+    if found[0]["attempt"] == 0:
+        why += ". If it is one, it was started by its name alone, and will be known as one when a worker has its code"
+    raise WrongUse(why)
 
 
 async def answer(tx: Tx, run_id: UUID, update: UUID, after: int) -> tuple[Event | None, int]:

@@ -173,6 +173,11 @@ def _delay(run: RunFacts, around: Surroundings) -> tuple[str, str]:
 def _waiting(run: RunFacts, around: Surroundings) -> Cause:
     until = "" if run.due_at is None else f", or until {at(run.due_at)}, {ahead(run.due_at - around.now)}"
     text = f"it waits for something that it asked for{until}"
+    if run.kind == "workflow" and not (run.awaits or run.signals or run.due_at):
+        text = (
+            "its code waits for itself, such as for an asyncio.Event that it does not set: no run, signal or timer "
+            "will wake it, but only an update, if it has one, or a cancellation"
+        )
     return Cause(Why.WAITING, text, {"due_at": run.due_at})
 
 

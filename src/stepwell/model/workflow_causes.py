@@ -54,8 +54,8 @@ def _for_time(run: RunFacts, around: Surroundings) -> Iterator[Cause]:
 
 
 def paused(run: RunFacts, around: Surroundings) -> Cause:
-    by = f" by {run.paused_by}" if run.paused_by else ""
-    since = "" if run.paused_at is None else f" since {at(run.paused_at)}, {ago(around.now - run.paused_at)},"
+    by = f", by {run.paused_by}" if run.paused_by else ""
+    since = "" if run.paused_at is None else f" since {at(run.paused_at)}, {ago(around.now - run.paused_at)}"
     text = f"it is paused{since}{by}: it goes on when it is resumed, `stepwell resume {run.id}`"
     return Cause(Why.RUN_PAUSED, text, {"since": run.paused_at, "by": run.paused_by})
 

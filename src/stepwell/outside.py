@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from stepwell.dispatch.base import Channel, Dispatch, tell_all
-from stepwell.engine import forks, runs, workflows
+from stepwell.engine import forks, pauses, runs, workflows
 from stepwell.model.events import Event, EventType, HistoryEvent
 from stepwell.model.ids import RunId, new_run_id
 from stepwell.model.start import Start
@@ -87,13 +87,13 @@ class Outside:
         return await patiently(lambda _again: workflows.shown(self._database, run_id))
 
     async def pause(self, run_id: UUID, *, by: str = "") -> None:
-        if not await patiently(lambda _again: workflows.pause(self._database, [run_id], by=by)):
-            await patiently(lambda _again: workflows.refuse_pause(self._database, run_id, State.PAUSED))
+        if not await patiently(lambda _again: pauses.pause(self._database, [run_id], by=by)):
+            await patiently(lambda _again: pauses.refuse_pause(self._database, run_id, State.PAUSED))
 
     async def resume(self, run_id: UUID) -> None:
-        queues = await patiently(lambda _again: workflows.resume(self._database, [run_id]))
+        queues = await patiently(lambda _again: pauses.resume(self._database, [run_id]))
         if not queues:
-            await patiently(lambda _again: workflows.refuse_pause(self._database, run_id, None))
+            await patiently(lambda _again: pauses.refuse_pause(self._database, run_id, None))
         self._dispatch.announce(Channel.PENDING, queues)
         self._dispatch.announce(Channel.SCHEDULED, ["0"])
 

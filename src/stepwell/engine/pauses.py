@@ -1,0 +1,32 @@
+"""Runs that are held up by hand, and go on where they were."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from stepwell.model.errors import AlreadyFinished, NotFound, WrongUse
+from stepwell.model.states import State
+from stepwell.store.pool import Tx
+
+
+async def pause(tx: Tx, ids: Sequence[UUID], *, by: str = "") -> list[UUID]:
+    """scheduled, waiting, pending -> paused; and workflows in a turn, when that ends."""
+    return [row["id"] for row in await tx.rows("pause_runs", ids=list(ids), by=by)]
+
+
+async def resume(tx: Tx, ids: Sequence[UUID]) -> set[str]:
+    """paused -> scheduled, pending; their queues."""
+    return {row["queue"] for row in await tx.rows("resume_runs", ids=list(ids))}
+
+
+async def refuse_pause(tx: Tx, run_id: UUID, fine: State | None) -> None:
+    """Why a run could not be paused or resumed. To be so already is no reason."""
+    found = await tx.rows("run_by_id", id=run_id)
+    if not found:
+        raise NotFound("id", str(run_id))
+    state = State(found[0]["state"])
+    if state.finished:
+        raise AlreadyFinished(run_id, state)
+    if fine is State.PAUSED and state is State.RUNNING:
+        raise WrongUse(f"{found[0]['name']} {run_id} is running: a task is paused before it begins, or cancelled")

@@ -50,8 +50,9 @@ def started_here() -> dict[str, Any]:
     return {"ids": ids, **arrays, "worker": OURS, "claim_id": uuid4()}
 
 
-def arrival(run_id: UUID) -> dict[str, Any]:
-    return {"id": run_id, "arrival": uuid4(), "type": "SignalReceived", "data": b'{"name": "more"}'}
+def arrivals(runs: list[UUID]) -> dict[str, Any]:
+    columns = {"arrivals": uuid4(), "types": "SignalReceived", "datas": b'{"name": "more"}'}
+    return {"ids": runs, **{name: [value] * len(runs) for name, value in columns.items()}}
 
 
 def unblocked(count: int) -> dict[str, Any]:
@@ -98,7 +99,8 @@ TURNS = {
 }  # fmt: skip
 
 ARRIVALS = {
-    "arrive": case("arrive", 1, 50, "runs_pkey", lambda ids: arrival(ids.workflows.waiting[0])),
+    "arrive": case("arrive", 1, 50, "runs_pkey", lambda ids: arrivals(ids.workflows.waiting[:1])),
+    "arrive for many": case("arrive", BATCH, 4200, "runs_pkey", lambda ids: arrivals(ids.workflows.waiting)),
     "tell parents": case(
         "tell_parents", BATCH, 4200, "runs_pkey finished_runs_pkey", lambda ids: {"ids": ids.workflows.ended_tasks}
     ),

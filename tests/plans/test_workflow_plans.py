@@ -16,7 +16,10 @@ from stepwell.store.statements import load
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("plans")]
 
-BATCHES = ("turns held", "advance turns", "tell parents", "end histories", "cancel turns", "children of many")
+BATCHES = (
+    "turns held", "advance turns", "arrive for many", "tell parents", "end histories", "cancel turns",
+    "children of many",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("circumstance", CIRCUMSTANCES)

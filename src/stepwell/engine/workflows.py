@@ -243,10 +243,7 @@ async def cancel(tx: Tx, ids: Sequence[UUID], *, force: bool = False) -> tuple[d
     after = Consequences()
     moved = await runs.cancel(tx, ids, force=force)
     await ended_from_outside(tx, [run_id for run_id, each in moved.items() if each.parts], after)
-    if rest := sorted(set(ids) - moved.keys()):
-        for row in await tx.rows("kinds_of", ids=rest):
-            if await arrive(tx, row["id"], Event(0, EventType.CANCEL_REQUESTED, _NEVER), after):
-                after.asked.append(row["id"])
+    after.asked += await _ask_to_end(tx, sorted(set(ids) - moved.keys()), after)
     after.wakes |= {each.freed for each in moved.values() if each.freed is not None}
     return moved, after
 
@@ -257,24 +254,44 @@ async def cancel_children(tx: Tx, ids: Sequence[UUID], after: Consequences) -> N
 
 
 async def _cancel(tx: Tx, ids: Sequence[UUID], after: Consequences) -> None:
-    """Runs whose parent waits for them no longer: a workflow among them is asked, and may clean up."""
-    if not ids:
-        return
-    kinds = {row["id"]: row["kind"] for row in await tx.rows("kinds_of", ids=sorted(ids))}
-    for run_id, kind in kinds.items():
-        if kind == "workflow":
-            await arrive(tx, run_id, Event(0, EventType.CANCEL_REQUESTED, _NEVER), after)
-    tasks = [run_id for run_id, kind in kinds.items() if kind != "workflow"]
-    if tasks:
-        after.cancelled += await runs.cancel(tx, tasks)  # not told: nobody waits for them any more
+    """Runs whose parent waits for them no longer: a workflow among them is asked, and may clean up.
+
+    Tasks before workflows, as everyone takes them who takes both: a workflow may be the parent of such a task.
+    """
+    ids = sorted(set(ids))
+    for page in [ids[first : first + PAGE] for first in range(0, len(ids), PAGE)]:
+        tasks = [row["id"] for row in await tx.rows("kinds_of", ids=page) if row["kind"] != "workflow"]
+        ended = await runs.cancel(tx, tasks) if tasks else {}
+        after.cancelled += ended  # not told: nobody waits for them any more
+        await _ask_to_end(tx, [run_id for run_id in page if run_id not in ended], after)
+
+
+async def _ask_to_end(tx: Tx, ids: Sequence[UUID], after: Consequences) -> list[UUID]:
+    """waiting -> pending: workflows that are to end; those of these runs that are such."""
+    request = Event(0, EventType.CANCEL_REQUESTED, _NEVER)
+    asked: list[UUID] = []
+    for first in range(0, len(ids), PAGE):
+        asked += await _arrive(tx, dict.fromkeys(ids[first : first + PAGE], request), after)
+    return asked
 
 
 async def arrive(tx: Tx, run_id: UUID, event: Event, after: Consequences) -> bool:
     """waiting -> pending: something for a workflow from outside; whether there is such a live workflow."""
-    told = await tx.rows("arrive", id=run_id, arrival=event.id, type=event.type, data=stored.details(event))
+    return bool(await _arrive(tx, {run_id: event}, after))
+
+
+async def _arrive(tx: Tx, events: Mapping[UUID, Event], after: Consequences) -> list[UUID]:
+    """One for each of several workflows, by their ids; those that are live."""
+    told = await tx.rows(
+        "arrive",
+        ids=list(events),
+        arrivals=[event.id for event in events.values()],
+        types=[event.type for event in events.values()],
+        datas=[stored.details(event) for event in events.values()],
+    )
     for row in told:
         _told(row, after)
-    return bool(told)
+    return [row["id"] for row in told]
 
 
 async def signal_or_start(tx: Tx, start: Start, event: Event, after: Consequences) -> RunId:

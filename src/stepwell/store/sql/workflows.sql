@@ -155,22 +155,31 @@ select t.id, t.queue, t.state from told t;
 
 -- name: arrive
 -- moves: waiting -> pending
--- Something for a workflow from outside: a signal, a request, a cancellation. Who waits goes on. One that was started
+-- Something for workflows from outside, one thing for each: a signal, a request, a cancellation. Who waits goes on. One that was started
 -- by its name alone and has not begun is known to be a workflow by the workers that have its code.
-with told as (
+with held as materialized (
+    select r.id
+      from stepwell.runs r
+     where r.id = any(:ids::uuid[])
+       and (r.kind = 'workflow'
+            or r.attempt = 0 and exists (select from stepwell.workers w where jsonb_exists(w.versions, r.name)))
+       and not exists (select from stepwell.repeated_starts s
+                        where s.run_id = (:arrivals::uuid[])[width_bucket(r.id, :ids::uuid[])])
+     order by r.id
+       for update
+), told as (
     update stepwell.runs r
        set kind = 'workflow',
            arrived = coalesce(r.arrived, 0) + 1,
            state = case when r.state = 'waiting' and r.blocked is null then 'pending' else r.state end,
            due_at = case when r.state = 'waiting' then null else r.due_at end
-     where r.id = :id::uuid
-       and (r.kind = 'workflow'
-            or r.attempt = 0 and exists (select from stepwell.workers w where jsonb_exists(w.versions, r.name)))
-       and not exists (select from stepwell.repeated_starts s where s.run_id = :arrival::uuid)
+     where r.id = any(array(select h.id from held h))
     returning r.id, r.queue, r.state, r.arrived
 ), arriving as (
     insert into stepwell.arrivals (run_id, place, type, at, data)
-    select t.id, t.arrived, :type::text, stepwell.now(), :data::jsonb from told t
+    select t.id, t.arrived, (:types::text[])[width_bucket(t.id, :ids::uuid[])], stepwell.now(),
+           (:datas::jsonb[])[width_bucket(t.id, :ids::uuid[])]
+      from told t
 )
 select t.id, t.queue, t.state from told t;
 

@@ -122,7 +122,8 @@ async def _start(tx: Tx, starts: Sequence[Start]) -> list[tuple[UUID, Event]]:
             why = f"the key {each.key!r} belongs to run {held_by}, which was not started by this call"
             type = EventType.CHILD_FAILED if each.terms.kind == "workflow" else EventType.TASK_FAILED
             error = Error("stepwell.KeyConflict", why, Reason.GAVE_UP)
-            refused.append((each.terms.parent_id, Event(0, type, _NEVER, int(each.node or 0), error=error)))
+            told = Event(0, type, _NEVER, int(each.node or 0), run_id=each.id, error=error)
+            refused.append((each.terms.parent_id, told))
     return refused
 
 

@@ -46,6 +46,7 @@ from stepwell.services.due import Due
 from stepwell.services.partitions import Partitions
 from stepwell.services.reaper import Reaper
 from stepwell.services.service import Services
+from stepwell.services.teller import Teller
 from stepwell.store import embedded, migrate
 from stepwell.store.pool import Database
 from stepwell.store.statements import checked_schema
@@ -257,6 +258,7 @@ class App(Registering):
             Due(database, dispatch),
             Reaper(database, dispatch, self.telemetry),
             Partitions(database, keep=self.settings.keep),
+            Teller(database, dispatch, self.telemetry),
         )
         return worker, Services(database, self.telemetry, parts, worker=who.id, lease=lease)
 

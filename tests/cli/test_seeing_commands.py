@@ -15,7 +15,7 @@ from stepwell import current
 from stepwell.handle import Run
 from stepwell.model.notes import LogLine
 from stepwell.testing import Clock
-from tests.factory import claimed
+from tests.factory import claimed, execute
 from tests.waiting_for import hearing, until
 
 # -- runs, show, start
@@ -238,6 +238,29 @@ async def test_doctor_finds_claims_that_nobody_reaps(stepwell, database, dsn):
     told = {each["subject"]: each for each in (await stepwell("doctor", "--json")).json["findings"]}
     assert told["leases"]["verdict"] == "bad"
     assert "1 runs are held by 1 workers" in told["leases"]["says"]
+
+
+async def test_doctor_finds_workflows_that_were_not_told_what_they_wait_for(stepwell, database, app):
+    @app.task(name="remote", queue="nobody")
+    async def remote() -> None: ...
+
+    @app.workflow(name="asking")
+    async def asking() -> None:
+        await remote()
+
+    async with app.worker(queues=["default"]):
+        run = await asking.start()
+        await until(lambda: _waits(run))
+        assert await _is_good(stepwell, "workflows")
+        async with database.transaction() as tx:
+            await execute(tx, "delete from stepwell.runs where name = 'remote'")
+        told = {each["subject"]: each for each in (await stepwell("doctor", "--json")).json["findings"]}
+        assert told["workflows"]["verdict"] == "look"
+        assert f"1 wait for a run that ended or is gone, and were never told: {run.id}" in told["workflows"]["says"]
+
+
+async def _waits(run: Run) -> bool:
+    return (await run.info()).state == "waiting"
 
 
 # -- logs

@@ -15,6 +15,7 @@ from stepwell.engine.workers import Identity
 from stepwell.model.explanation import Cause, Why
 from stepwell.model.ids import WorkerId, new_worker_id
 from stepwell.store.pool import Database
+from tests.factory import execute
 from tests.waiting_for import until
 
 Hire = Callable[..., Awaitable[WorkerId]]
@@ -73,6 +74,25 @@ async def test_it_waits_for_a_run_that_is_in_some_state(app: App) -> None:
     (child,) = await run.children()
     assert cause.facts == {"runs": [{"id": child.id, "name": "shop.pack", "state": "pending"}], "of": 1}
     assert f"shop.pack {child.id}, which is pending" in cause.text
+
+
+async def test_it_waits_for_a_run_that_is_gone(app: App, database: Database) -> None:
+    @app.task(name="shop.pack", queue="nobody-serves-it")
+    async def pack() -> None: ...
+
+    @app.workflow(name="shop.checkout")
+    async def checkout() -> None:
+        await pack()
+
+    async with app.worker(queues=["default"]):
+        run = await checkout.start()
+        await until_cause(run, Why.WAITS_FOR_RUN)
+    (child,) = await run.children()
+    async with database.transaction() as tx:
+        await execute(tx, "delete from stepwell.runs where id = $1", child.id)
+    (cause,) = (await run.explain()).causes
+    assert (cause.code, cause.facts) == (Why.WAITS_FOR_RUN, {"untold": [child.id]})
+    assert f"{child.id}, which ended or whose row is gone" in cause.text
 
 
 async def test_it_waits_for_a_timer(app: App) -> None:

@@ -21,10 +21,13 @@ GONE = 1000
 # Those that wait are the oldest runs of all and those in a turn the newest: who goes along the ids passes everything.
 # None is due while the tests run, and no other case reads their queue.
 _LIVE = f"""
-insert into stepwell.runs (id, kind, name, queue, priority, state, input, retry, attempt, due_at, recorded, arrived)
+insert into stepwell.runs (
+    id, kind, name, queue, priority, state, input, retry, attempt, due_at, recorded, arrived, waits_for
+)
 select public.id_at(current_date - (1 + n % 7) * interval '1 day', n), 'workflow', 'flow_' || n % 20, 'flows', 50,
        case when n % 50 = 0 then 'paused' else 'waiting' end, '{{}}', '{{}}', 1,
-       case when n % 2 = 0 then now() + interval '30 days' + n * interval '1 s' end, {EVENTS}, 10
+       case when n % 2 = 0 then now() + interval '30 days' + n * interval '1 s' end, {EVENTS}, 10,
+       '{{"runs": ["task_1"], "signals": []}}'
   from generate_series(1, {WAITING}) n;
 insert into stepwell.runs (
     id, kind, name, queue, priority, state, input, retry, attempt, claim_id, claimed_by, started_at, recorded, arrived

@@ -13,6 +13,9 @@ from big_database import OURS, Ids
 from big_workflows import CHILDREN, LONG_EVENTS
 from plan_cases import BATCH, Case, case
 
+from stepwell.engine.untold import ENDS as ENDS_TOLD
+from stepwell.engine.untold import EVENTS, LIVE
+
 NOTHING = UUID(int=0)
 FINISHED = "finished_runs_pkey kept_runs_pkey"
 ALL_RUNS = f"runs_pkey {FINISHED}"
@@ -100,7 +103,9 @@ TURNS = {
 
 ARRIVALS = {
     "arrive": case("arrive", 1, 50, "runs_pkey", lambda ids: arrivals(ids.workflows.waiting[:1])),
-    "arrive for many": case("arrive", BATCH, 4200, "runs_pkey", lambda ids: arrivals(ids.workflows.waiting)),
+    "arrive for many": case(
+        "arrive", BATCH, 3500, "runs_pkey", lambda ids: arrivals(ids.workflows.waiting), most_before_17=4700
+    ),
     "tell parents": case(
         "tell_parents", BATCH, 4200, "runs_pkey finished_runs_pkey", lambda ids: {"ids": ids.workflows.ended_tasks}
     ),
@@ -113,6 +118,29 @@ ARRIVALS = {
     "unblock runs": case("unblock_runs", BATCH, 2200, "runs_blocked", lambda ids: unblocked(1)),
     "pause runs": case("pause_runs", BATCH, 1900, "runs_pkey", lambda ids: {"ids": ids.workflows.waiting, "by": ""}),
     "resume runs": case("resume_runs", BATCH, 2900, "runs_pkey", lambda ids: {"ids": ids.workflows.paused}),
+}  # fmt: skip
+
+# Once an hour, and a bounded look at a time.
+UNTOLD = {
+    "look at those that wait": case(
+        "untold_workflows", 1, 53_000, "runs_pkey events_pkey",
+        lambda ids: {"after": NOTHING, "limit": LIVE, "most": EVENTS},
+        most_before_17=110_000,
+    ),
+    "look at two million others": case(
+        "untold_workflows", 1, 300, "runs_pkey events_pkey",
+        lambda ids: {"after": ids.pending[0], "limit": LIVE, "most": EVENTS},
+    ),
+    "what one was not told": case(
+        "untold_ends", 10, 160, f"{ALL_RUNS} events_pkey arrivals_pkey",
+        lambda ids: {"id": ids.workflows.waiting[0], "limit": ENDS_TOLD},
+        most_before_17=1000,
+    ),
+    "what one with a long history was not told": case(
+        "untold_ends", ENDS_TOLD, 1200, f"{ALL_RUNS} events_pkey arrivals_pkey",
+        lambda ids: {"id": ids.workflows.long, "limit": ENDS_TOLD},
+        most_before_17=240_000,
+    ),
 }  # fmt: skip
 
 ENDS = {
@@ -168,4 +196,4 @@ PREFLIGHT = {
     "count open workflows": Case("count_open_workflows", lambda ids: {}, 1, 95_000, frozenset({"Seq Scan"})),
 }  # fmt: skip
 
-WORKFLOWS = {**TURNS, **ARRIVALS, **ENDS, **FORKS, **PREFLIGHT}
+WORKFLOWS = {**TURNS, **ARRIVALS, **UNTOLD, **ENDS, **FORKS, **PREFLIGHT}

@@ -16,6 +16,7 @@ from stepwell.services.leader import Leadership
 from stepwell.services.partitions import Partitions
 from stepwell.services.reaper import Reaper
 from stepwell.services.service import Service, Services
+from stepwell.services.teller import Teller
 from stepwell.store.pool import Database
 from stepwell.telemetry import Telemetry
 from stepwell.testing import Clock
@@ -201,6 +202,7 @@ async def test_services_start_and_stop_a_hundred_times(database: Database) -> No
         Due(database, dispatch),
         Reaper(database, dispatch, telemetry, calm=timedelta(0)),
         Partitions(database, keep=None),
+        Teller(database, dispatch, telemetry),
     ]
     for turn in range(100):
         services = Services(database, telemetry, parts, worker=new_worker_id(), lease=timedelta(seconds=30))

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
+from uuid import UUID
 
 import click
 
@@ -16,6 +17,7 @@ from stepwell.cli.options import as_json as json_option
 from stepwell.cli.options import on_database
 from stepwell.cli.printing import age, echo_json, plain
 from stepwell.config import Settings, settings
+from stepwell.engine import untold
 from stepwell.model.errors import SchemaError
 from stepwell.store import migrate
 from stepwell.store.pool import Database
@@ -33,7 +35,9 @@ MOST_PENDING = 100_000
 """How far pending runs are counted, those with a limit key and those without."""
 MANY_DEAD = 100_000
 """Dead rows that vacuum may leave, besides a fifth of those that live."""
-SERVICES = ("due", "partitions", "reaper")
+SERVICES = ("due", "partitions", "reaper", "teller")
+LOOKS = 20
+"""How often it looks on, for workflows that were not told what they wait for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,7 @@ async def _of_tables(database: Database) -> list[Finding]:
         _of_leases(await one("lost_holders")),
         _of_services(led, workers=work["workers"]),
         _of_late(await one("late_runs", late=LATE, most=MOST)),
+        await _of_untold(database),
     ]
 
 
@@ -171,3 +176,18 @@ def _of_late(late: Mapping[str, Any]) -> Finding:
     return Finding(
         "due", "bad", f"late by more than {age(LATE.total_seconds())} and not moved: {told}; is a worker running?"
     )
+
+
+async def _of_untold(database: Database) -> Finding:
+    found: list[UUID] = []
+    look = untold.Look(untold.FIRST, [])
+    for _ in range(LOOKS):
+        look = await untold.look(database, look.last or untold.FIRST)
+        found += look.untold
+        if look.last is None:
+            break
+    so_far = "" if look.last is None else f", of those up to {look.last}"
+    if not found:
+        return Finding("workflows", "good", f"all were told of every end{so_far}")
+    says = f"{len(found)} wait for a run that ended or is gone{so_far}, and were never told: {found[0]}, for one"
+    return Finding("workflows", "look", f"{says}. Were rows deleted or restored by hand? `teller` tells them")

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from stepwell.engine import notes, workers
+from stepwell.engine import notes, untold, workers
 from stepwell.engine.runs import CALM
 from stepwell.model.errors import NotFound
 from stepwell.model.explanation import explain
@@ -52,6 +52,7 @@ async def explanation(tx: Tx, run_id: UUID) -> Explanation:
         awaited=awaited,
         awaited_in_all=in_all,
         quiet_since=quiet_since,
+        untold=await _untold(tx, run) if run.awaits and not awaited else (),
     )
     return explain(run, around)
 
@@ -98,6 +99,12 @@ async def _awaited(tx: Tx, run: RunFacts, begun: int | None) -> tuple[list[Await
     last = await tx.rows("last_event", id=run.id)
     awaited = [Awaited(row["id"], row["name"], State(row["state"])) for row in found]
     return awaited, found[0]["runs"] if found else 0, last[0]["at"] if last else None
+
+
+async def _untold(tx: Tx, run: RunFacts) -> list[UUID]:
+    if run.kind != "workflow" or run.state is not State.WAITING:
+        return []
+    return [event.run_id for event in (await untold.ends(tx, run.id))[:HOLDERS] if event.run_id is not None]
 
 
 async def _progress(tx: Tx, run: RunFacts) -> Progress | None:

@@ -169,5 +169,7 @@ class Surroundings:
     awaited: Sequence[Awaited] = ()
     """Some of the runs that a workflow waits for."""
     awaited_in_all: int = 0
+    untold: Sequence[UUID] = ()
+    """Those that it waits for though they are not live: nobody has told it so."""
     quiet_since: datetime | None = None
     """When a workflow last went on."""

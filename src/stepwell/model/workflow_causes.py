@@ -37,6 +37,12 @@ def _for_runs(around: Surroundings) -> Iterator[Cause]:
             "of": around.awaited_in_all,
         }
         yield Cause(Why.WAITS_FOR_RUN, f"it waits for {runs}", facts)
+    if around.untold:
+        text = (
+            f"it waits for {among([str(each) for each in around.untold])}, which ended or whose row is gone, and was "
+            "never told: were rows deleted or restored by hand? The service `teller` tells it within the hour"
+        )
+        yield Cause(Why.WAITS_FOR_RUN, text, {"untold": list(around.untold)})
 
 
 def _for_signals(run: RunFacts, around: Surroundings) -> Iterator[Cause]:

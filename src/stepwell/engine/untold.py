@@ -1,0 +1,75 @@
+"""Ends that nobody told to the workflow which waits for them.
+
+The end of a run and the telling of it are one transaction, so there are none; unless rows were deleted or restored
+by hand, or we have a bug. Then the workflow would wait for ever, and nothing that happens would make anyone look.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from uuid import UUID
+
+from stepwell.engine import workflows
+from stepwell.model.events import Event, EventType
+from stepwell.model.run import Error, Reason
+from stepwell.model.states import State
+from stepwell.model.turn import Consequences
+from stepwell.store import rows
+from stepwell.store.pool import Row, Tx
+
+LIVE = 5_000
+"""Live runs of one look."""
+EVENTS = 20_000
+"""Events of the histories that are read in one look, and those of the last of them."""
+ENDS = 1_000
+"""Ends that are told in one transaction."""
+FIRST = UUID(int=0)
+
+_NEVER = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    last: UUID | None
+    """The last run that was looked at; None if there is none any more."""
+    untold: list[UUID]
+    """Workflows that wait for a run which is not live, and were told of no end."""
+
+
+async def look(tx: Tx, after: UUID = FIRST, *, live: int = LIVE, events: int = EVENTS) -> Look:
+    """At the next few runs behind this one."""
+    (row,) = await tx.rows("untold_workflows", after=after, limit=live, most=events)
+    return Look(row["last"], row["untold"])
+
+
+async def ends(tx: Tx, run_id: UUID) -> list[Event]:
+    """What a workflow has not been told. If that is to be written, with its row locked."""
+    return [_end(row) for row in await tx.rows("untold_ends", id=run_id, limit=ENDS)]
+
+
+async def tell(tx: Tx, run_id: UUID, after: Consequences) -> list[Event]:
+    """waiting -> pending: the ends that it was not told, once: whoever else would tell them needs its row."""
+    locked = await tx.rows("lock_run", id=run_id)
+    if not locked or locked[0]["state"] != State.WAITING:
+        return []
+    found = await ends(tx, run_id)
+    for event in found:
+        await workflows.arrive(tx, run_id, event, after)
+    return found
+
+
+def _end(row: Row) -> Event:
+    task = row["type"] == EventType.TASK_SCHEDULED
+    if row["state"] == State.COMPLETED:
+        type = EventType.TASK_COMPLETED if task else EventType.CHILD_COMPLETED
+    else:
+        type = EventType.TASK_FAILED if task else EventType.CHILD_FAILED
+    event = Event(0, type, _NEVER, row["command"], run_id=row["run"], value=row["result"], attempt=row["attempt"])
+    event.error = rows.error(row["error"])
+    if row["state"] is None:
+        why = f"run {row['run']} is neither live nor finished: its row is gone, and what came of it is not known"
+        event.error = Error("stepwell.NotFound", why, Reason.GAVE_UP)
+    elif row["state"] not in (State.COMPLETED, State.FAILED):
+        event.state = row["state"]
+    return event

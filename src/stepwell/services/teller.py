@@ -1,0 +1,45 @@
+"""`teller`: workflows that wait for an end which they were never told are told it. There should be none: it is a net
+under what one transaction does, and looks at all that is live, a little at a time, once an hour."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from stepwell.dispatch.base import Dispatch, tell_all
+from stepwell.engine import untold
+from stepwell.model.turn import Consequences
+from stepwell.services.service import Service
+from stepwell.store.pool import Database
+from stepwell.telemetry import Telemetry, log
+
+LOOK = 3600.0
+"""Seconds from one round to the next."""
+PAUSE = 5.0
+"""Seconds between two looks of a round."""
+
+
+class Teller(Service):
+    name = "teller"
+
+    def __init__(self, database: Database, dispatch: Dispatch, telemetry: Telemetry) -> None:
+        super().__init__()
+        self._database = database
+        self._dispatch = dispatch
+        self._telemetry = telemetry
+        self._after = untold.FIRST
+
+    async def run_once(self) -> float:
+        look = await untold.look(self._database, self._after)
+        for run_id in look.untold:
+            await self.tell(run_id)
+        self._after = look.last or untold.FIRST
+        return LOOK if look.last is None else PAUSE
+
+    async def tell(self, run_id: UUID) -> None:
+        after = Consequences()
+        async with self._database.transaction() as tx:
+            told = await untold.tell(tx, run_id, after)
+        tell_all(self._dispatch, after)
+        if told:
+            log.warning("workflow %s waited for %d runs that had ended, and was told now", run_id, len(told))
+            self._telemetry.tell("teller.told", run_id=run_id, ends=told)

@@ -52,7 +52,7 @@ async def test_its_defaults_are_those_of_python(app: App, sql: Sql) -> None:
     ours = await app.start("nobody.knows")
     theirs = await sql.fetchval("select stepwell.start('nobody.knows')")
     columns = """select kind, name, queue, priority, state, input, key, tags, retry, timeout, attempt, failures, due_at,
-                 expires_at, deadline_at, limit_key, per_key, unique_key, debounce_key, parent_id, root_id
+                 expires_at, deadline_at, limit_key, per_key, unique_key, debounce_key, keep, parent_id, root_id
                  from stepwell.runs where id = $1"""
     assert await sql.fetchrow(columns, theirs) == await sql.fetchrow(columns, ours.id)
 
@@ -61,7 +61,7 @@ async def test_every_option_is_there(app: App, echo: Echo, sql: Sql) -> None:
     run_id = await sql.fetchval(
         """select stepwell.start('echo', '{"what": 1}', priority => 3, retry => '{"attempts": 7}', timeout => '9s',
            delay => '5m', expires => '1h', deadline => '2h', key => 'k', limit_key => 'acme', per_key => 2,
-           tags => '{"tenant": "acme"}')"""
+           tags => '{"tenant": "acme"}', keep => 'forever')"""
     )
     info = await app.run("k").info()
     assert (info.id, info.state, info.priority, info.tags) == (run_id, State.SCHEDULED, 3, {"tenant": "acme"})
@@ -71,9 +71,9 @@ async def test_every_option_is_there(app: App, echo: Echo, sql: Sql) -> None:
         timedelta(minutes=5), timedelta(hours=1),
     )  # fmt: skip
     row = await sql.fetchrow(
-        "select retry, timeout, limit_key, per_key, deadline_at - created_at as deadline from stepwell.runs"
+        "select retry, timeout, limit_key, per_key, deadline_at - created_at as deadline, keep from stepwell.runs"
     )
-    assert tuple(row or ()) == ('{"attempts": 7}', timedelta(seconds=9), "acme", 2, timedelta(hours=2))
+    assert tuple(row or ()) == ('{"attempts": 7}', timedelta(seconds=9), "acme", 2, timedelta(hours=2), "forever")
     at = datetime(2041, 1, 1, tzinfo=UTC)
     later = await sql.fetchval("select stepwell.start('echo', at => $1)", at)
     assert (await app.run(later).info()).due_at == at
@@ -149,6 +149,17 @@ WRONG = {
     "'t', limit_key => 'a', per_key => 0": "per_key = 0: at least 1",
     "'t', tags => '[]'": "tags = []",
     "'t', tags => jsonb_build_object('a', repeat('x', 10001))": "at most 10,000 bytes",
+    "'t', keep => 'long'": "keep = long: none, forever, or null",
+    "'t', keep => ''": "keep = : none, forever",
+    "'t', debounce => '0', unique_key => 'u'": "debounce = 00:00:00: must be more than nothing",
+    "'t', debounce => '102 years', unique_key => 'u'": "below a century",
+    "'t', debounce => '1s'": "debounce = 00:00:01: give unique_key too: the name of what is debounced",
+    "'t', debounce => '1s', key => 'k'": "give unique_key too",
+    "'t', debounce => '1s', key => 'k', unique_key => 'u'": "give key or unique_key, not both",
+    "'t', debounce => '1s', unique_key => ''": "unique_key = ''",
+    "'t', debounce => '1s', unique_key => 'u', delay => '1s'": "it is a delay itself",
+    "'t', debounce => '1s', unique_key => 'u', at => now()": "it is a delay itself",
+    "'t', debounce => '1s', unique_key => 'u', limit_key => 'l'": "a run with limit_key cannot be debounced",
     "'t', colour => 'red'": "function stepwell.start(unknown, colour => unknown) does not exist",
 }
 
@@ -236,6 +247,46 @@ async def test_what_is_unique_leads_to_the_unfinished_run_from_both(app: App, ec
     assert (await echo.options(unique="acme").start(1)).id == run_id
     await app.run(run_id).cancel()
     assert await sql.fetchval(asked) != run_id
+
+
+# -- debounced
+
+
+async def test_what_is_debounced_from_sql_and_from_python_is_one_run_with_the_last_input(
+    app: App, echo: Echo, sql: Sql
+) -> None:
+    asked = "select stepwell.start('echo', $1::text::jsonb, debounce => $2, unique_key => 'box', priority => 7)"
+    first = await sql.fetchval(asked, '{"what": "a"}', timedelta(hours=1))
+    assert (await app.run(first).info()).state is State.SCHEDULED
+    assert (await echo.options(unique="box", debounce="2h").start("b")).id == first
+    assert await sql.fetchval(asked, '{"what": "c"}', timedelta(milliseconds=50)) == first
+    assert await count(sql) == 1
+    async with app.worker():
+        assert await app.run(first).result(timeout=5) == "c"
+    assert await sql.fetchval(asked, '{"what": "d"}', timedelta(hours=1)) != first
+
+
+async def test_a_debounced_run_has_the_other_options_as_one_of_python_has(app: App, echo: Echo, sql: Sql) -> None:
+    options = {"priority": 3, "timeout": "9s", "expires": "1h", "deadline": "2h", "keep": "none", "tags": {"a": 1}}
+    ours = await echo.options(unique="a", debounce="5m", queue="slow", **options).start(1)
+    theirs = await sql.fetchval(
+        """select stepwell.start('echo', '{"what": 1}', queue => 'slow', unique_key => 'b', debounce => '5m',
+           priority => 3, timeout => '9s', expires => '1h', deadline => '2h', keep => 'none', tags => '{"a": 1}')"""
+    )
+    columns = """select kind, name, queue, priority, state, input, key, tags, retry, timeout, attempt, keep, unique_key,
+                 limit_key, left(debounce_key, -1), due_at - created_at, expires_at - created_at,
+                 deadline_at - created_at from stepwell.runs where id = $1"""
+    found = await sql.fetchrow(columns, theirs)
+    assert found == await sql.fetchrow(columns, ours.id)
+    assert found is not None
+    assert (found["state"], found["keep"]) == ("scheduled", "none")
+
+
+async def test_a_run_that_is_not_to_be_kept_goes_whoever_started_it(app: App, echo: Echo, sql: Sql) -> None:
+    run_id = await sql.fetchval("""select stepwell.start('echo', '{"what": 1}', keep => 'none')""")
+    async with app.worker():
+        assert await app.run(run_id).result(timeout=5) == 1
+    assert await sql.fetchval("select keep from stepwell.finished_runs where id = $1", run_id) == "none"
 
 
 # -- ids

@@ -617,7 +617,7 @@ AS $function$
            end
 $function$;
 
-CREATE OR REPLACE FUNCTION stepwell.start(name text, input jsonb DEFAULT '{}'::jsonb, queue text DEFAULT 'default'::text, priority integer DEFAULT 50, retry jsonb DEFAULT '{}'::jsonb, timeout interval DEFAULT NULL::interval, delay interval DEFAULT NULL::interval, at timestamp with time zone DEFAULT NULL::timestamp with time zone, expires interval DEFAULT NULL::interval, deadline interval DEFAULT NULL::interval, key text DEFAULT NULL::text, unique_key text DEFAULT NULL::text, limit_key text DEFAULT NULL::text, per_key integer DEFAULT NULL::integer, tags jsonb DEFAULT NULL::jsonb)
+CREATE OR REPLACE FUNCTION stepwell.start(name text, input jsonb DEFAULT '{}'::jsonb, queue text DEFAULT 'default'::text, priority integer DEFAULT 50, retry jsonb DEFAULT '{}'::jsonb, timeout interval DEFAULT NULL::interval, delay interval DEFAULT NULL::interval, at timestamp with time zone DEFAULT NULL::timestamp with time zone, expires interval DEFAULT NULL::interval, deadline interval DEFAULT NULL::interval, key text DEFAULT NULL::text, unique_key text DEFAULT NULL::text, limit_key text DEFAULT NULL::text, per_key integer DEFAULT NULL::integer, tags jsonb DEFAULT NULL::jsonb, debounce interval DEFAULT NULL::interval, keep text DEFAULT NULL::text)
  RETURNS uuid
  LANGUAGE plpgsql
  SET search_path TO 'pg_catalog'
@@ -652,8 +652,8 @@ begin
     end if;
     perform stepwell.check_option(each.option, each.given::text, each.given > nothing and each.given <= longest,
                                   'must be more than nothing, and below a century')
-       from (values ('timeout', start.timeout), ('expires', start.expires), ('deadline', start.deadline))
-            each (option, given)
+       from (values ('timeout', start.timeout), ('expires', start.expires), ('deadline', start.deadline),
+                    ('debounce', start.debounce)) each (option, given)
       where each.given is not null;
     perform stepwell.check_option('delay', start.delay::text,
                                   coalesce(start.delay, nothing) between nothing and longest,
@@ -672,6 +672,16 @@ begin
     perform stepwell.check_option('per_key', start.per_key::text,
                                   start.per_key is null or start.limit_key is not null,
                                   'give limit_key too: what is limited');
+    perform stepwell.check_option('keep', start.keep, start.keep is null or start.keep in ('none', 'forever'),
+                                  'none, forever, or null for as long as the rest');
+    if start.debounce is not null then
+        perform stepwell.check_option('debounce', start.debounce::text, start.unique_key is not null,
+                                      'give unique_key too: the name of what is debounced');
+        perform stepwell.check_option('debounce', start.debounce::text, num_nonnulls(start.at, start.delay) = 0,
+                                      'it is a delay itself: give no delay or at beside it');
+        perform stepwell.check_option('debounce', start.debounce::text, start.limit_key is null,
+                                      'a run with limit_key cannot be debounced');
+    end if;
     if start.key is not null then
         perform stepwell.check_text('key', start.key, 500);
     end if;
@@ -680,6 +690,24 @@ begin
     end if;
     if start.limit_key is not null then
         perform stepwell.check_text('limit_key', start.limit_key, 200);
+    end if;
+
+    if start.debounce is not null then
+        insert into stepwell.runs as r (
+                   id, name, queue, priority, state, input, tags, retry, timeout, due_at, expires_at, deadline_at,
+                   debounce_key, keep
+               )
+        values (run, start.name, start.queue, start.priority, 'scheduled', start.input, nullif(start.tags, '{}'),
+                start.retry, start.timeout, stepwell.now() + start.debounce, stepwell.now() + start.expires,
+                stepwell.now() + start.deadline, start.name || ':' || start.unique_key, start.keep)
+            on conflict (debounce_key) where debounce_key is not null and state = 'scheduled' and attempt = 0 do update
+           set input = excluded.input,
+               due_at = excluded.due_at,
+               priority = excluded.priority,
+               tags = excluded.tags
+        returning r.id into run;
+        perform stepwell.tell(schema || '_scheduled', '0');
+        return run;
     end if;
 
     while start.key is not null loop
@@ -707,7 +735,7 @@ begin
     loop
         insert into stepwell.runs (
                    id, name, queue, priority, state, input, key, tags, retry, timeout, due_at, expires_at,
-                   deadline_at, limit_key, per_key, unique_key
+                   deadline_at, limit_key, per_key, unique_key, keep
                )
         values (run, start.name, start.queue, start.priority,
                 case when num_nonnulls(start.at, start.delay) = 0 then 'pending' else 'scheduled' end,
@@ -715,7 +743,7 @@ begin
                 coalesce(start.at, stepwell.now() + start.delay), stepwell.now() + start.expires,
                 stepwell.now() + start.deadline, start.limit_key,
                 case when start.limit_key is not null then coalesce(start.per_key, 1) end,
-                start.name || ':' || start.unique_key)
+                start.name || ':' || start.unique_key, start.keep)
             on conflict (unique_key) where unique_key is not null do nothing;
         exit when found;
         select r.id into held from stepwell.runs r where r.unique_key = start.name || ':' || start.unique_key;

@@ -37,7 +37,7 @@ from stepwell.model.queue import QueueInfo
 from stepwell.model.run import Filter, Kind, Page
 from stepwell.model.states import State
 from stepwell.model.worker import WorkerInfo
-from stepwell.options import Options, checked_text
+from stepwell.options import Options, checked_text, positive
 from stepwell.queue import Desk, Queue
 from stepwell.registering import Registering
 from stepwell.replay.here import here
@@ -148,12 +148,18 @@ class App(Registering):
         since: datetime | None = None,
         limit: int = 50,
         after: UUID | str | None = None,
+        within: Duration | None = None,
     ) -> Page:
-        """Runs, newest first. `page.next` goes into `after=` for the page that follows."""
+        """Runs, newest first. `page.next` goes into `after=` for the page that follows.
+
+        With a filter that few match, all that are kept may have to be looked at. `since=` bounds that, and so does
+        `within=`: after that long the page has what was found, and `next` goes on from there.
+        """
         if not 1 <= limit <= 1000:
             raise InvalidSetting("limit", limit, "1 to 1000")
         which = Filter(_states(state), name, queue, kind, None if tags is None else dict(tags), error, since)
-        return await self._opening.client.runs(which, limit=limit, after=_page_end(after))
+        patience = None if within is None else positive("within", within)
+        return await self._opening.client.runs(which, limit=limit, after=_page_end(after), within=patience)
 
     # -- queues
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import timedelta
 from itertools import islice
@@ -181,7 +183,17 @@ class Client:
     async def logs(self, run_id: UUID, *, attempt: int | None = None) -> list[LogLine]:
         return await patiently(lambda _again: notes.logs(self._database, run_id, attempt=attempt))
 
-    async def runs(self, which: Filter, *, limit: int, after: UUID | None) -> Page:
+    async def runs(self, which: Filter, *, limit: int, after: UUID | None, within: timedelta | None = None) -> Page:
+        """In as many looks as it takes; `within` some time, if it is given."""
+        until = math.inf if within is None else time.monotonic() + within.total_seconds()
+        found = Page([], after)
+        while True:
+            next = await self._page(which, limit=limit - len(found.items), after=found.next)
+            found = Page([*found.items, *next.items], next.next)
+            if found.next is None or len(found.items) == limit or time.monotonic() >= until:
+                return found
+
+    async def _page(self, which: Filter, *, limit: int, after: UUID | None) -> Page:
         return await patiently(lambda _again: reads.page(self._database, which, limit=limit, after=after))
 
     async def explain(self, run_id: UUID) -> Explanation:

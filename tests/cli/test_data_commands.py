@@ -8,7 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 from stepwell import Fatal
+from stepwell.cli import runs as commands
 from stepwell.cli.main import COMMANDS, cli
+from stepwell.engine import reads
 
 NOBODY = "postgresql://ann:hunter2@127.0.0.1:1/tea"
 
@@ -59,6 +61,18 @@ async def test_runs_are_listed_page_by_page(stepwell, client):
     assert [item["id"] for item in first["items"] + rest["items"]] == [str(each) for each in reversed(started)]
     assert (await stepwell("runs", "--name", "shop.other", "--json")).json == {"items": [], "next": None}
     assert (await stepwell("runs", "--state", "pending", "--state", "failed")).out.count("shop.add") == 3
+
+
+async def test_a_list_that_hardly_any_run_is_in_ends_in_time_and_says_how_to_go_on(stepwell, client, monkeypatch):
+    monkeypatch.setattr(reads, "LOOKED_AT", 2)
+    rare = await client.start("shop.rare")
+    others = [(await client.start("shop.add", n)).id for n in range(4)]
+    said = await stepwell("runs", "--name", "shop.rare", "--json")
+    assert ([item["id"] for item in said.json["items"]], said.json["next"], said.err) == ([str(rare.id)], None, "")
+    monkeypatch.setattr(commands, "PATIENCE", 1e-6)
+    said = await stepwell("runs", "--name", "shop.rare")
+    assert f"found 0 in 0 s; there may be more. --since bounds it; to go on: --after {others[2]}" in said.err
+    assert (await stepwell("runs", "--name", "shop.rare", "--after", others[0], "--json")).json["items"] != []
 
 
 async def test_cancel_and_retry_do_what_they_can_and_say_what_they_cannot(stepwell, client):

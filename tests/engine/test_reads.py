@@ -44,6 +44,32 @@ async def test_a_list_of_one_state_goes_by_the_other_filters_too(tx: Transaction
         assert (await reads.page(tx, nothing, limit=9, after=None)).items == []
 
 
+@pytest.mark.parametrize("states", [None, [State.FAILED]])
+async def test_a_list_looks_at_so_many_runs_and_says_how_far_it_came(
+    tx: Transaction, states: list[State] | None
+) -> None:
+    made = [await a_run(tx, State.FAILED) for _ in range(7)]
+    newest = sorted((each.id for each in made), reverse=True)
+    rare = (await reads.run_info(tx, newest[4])).queue
+    found: list[tuple[list[UUID], UUID | None]] = []
+    after: UUID | None = None
+    for _ in range(3):
+        page = await reads.page(tx, Filter(states, queue=rare), limit=9, after=after, most=3)
+        after = page.next
+        found.append(([info.id for info in page.items], after))
+    assert found == [([], newest[2]), ([newest[4]], newest[5]), ([], None)]
+
+
+async def test_a_page_that_is_full_ends_where_its_last_run_stands_however_far_it_looked(tx: Transaction) -> None:
+    made = [await a_run(tx, State.FAILED) for _ in range(5)]
+    newest = sorted((each.id for each in made), reverse=True)
+    for most in (3, 4, 9):
+        page = await reads.page(tx, Filter(), limit=3, after=None, most=most)
+        assert ([info.id for info in page.items], page.next) == (newest[:3], newest[2])
+    page = await reads.page(tx, Filter(), limit=5, after=None, most=9)
+    assert page.next is None
+
+
 async def test_failed_runs_that_are_kept_for_ever_are_among_the_failed(tx: Transaction) -> None:
     made = await a_run(tx, State.FAILED)
     await execute(tx, "insert into stepwell.kept_runs select * from stepwell.finished_runs")

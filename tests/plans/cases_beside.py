@@ -11,6 +11,8 @@ from uuid import UUID, uuid4
 from big_database import Ids
 from plan_cases import BATCH, case
 
+from stepwell.engine.reads import LOOKED_AT
+
 NOTHING = UUID(int=0)
 MINUTE, HOUR, MONTH = timedelta(minutes=1), timedelta(hours=1), timedelta(days=30)
 COUNTED = 10_000
@@ -36,7 +38,7 @@ def matching(*, since: datetime | None = None, after: UUID = NOTHING, **given: A
 
 
 def listing(after: UUID) -> dict[str, Any]:
-    return matching(error=None, queue="media", after=after, limit=51)
+    return {**matching(error=None, queue="media", after=after, limit=51), "most": LOOKED_AT}
 
 
 def of_one_state(after: UUID | None) -> dict[str, Any]:
@@ -132,8 +134,13 @@ BULK = {
         lambda ids: matching(since=datetime.now(UTC).replace(hour=6) - timedelta(days=1), error=None),
     ),
     "list runs": case("list_runs", 51, 350, f"runs_pkey {FINISHED}", lambda ids: listing(ids.pending[0])),
+    "list runs that hardly match": case(
+        "list_runs", 1, 5600, f"runs_pkey {FINISHED}",
+        lambda ids: {**listing(ids.pending[0]), "name": "rare"},
+    ),
     "list failed runs": case(
-        "list_failed_runs", 0, 100, f"{FAILED} kept_runs_failed", lambda ids: of_one_state(None)
+        "list_failed_runs", 0, 100, f"{FAILED} kept_runs_failed",
+        lambda ids: {**of_one_state(None), "most": LOOKED_AT},
     ),
     "list running runs": case("list_running_runs", 51, 18_000, "runs_claimed", lambda ids: of_one_state(None)),
     "match failed runs": case(

@@ -108,7 +108,7 @@ async def test_many_leaders_at_once_do_no_harm(database: Database, dsn: str) -> 
         assert attempt["outcome"] == "failed"
     pending = await database.rows(
         "list_runs", after=None, states=["pending"], name=None, queue=None, kind=None, tags=None, error=None,
-        since=None, limit=1000,
+        since=None, most=1000, limit=1000,
     )  # fmt: skip
     assert len(pending) == 320
 

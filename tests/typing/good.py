@@ -201,7 +201,7 @@ async def reads() -> None:
     )  # fmt: skip
     assert_type(page, Page)
     assert_type(page.items, list[RunInfo])
-    assert_type(await app.runs(state="failed", after=page.next), Page)
+    assert_type(await app.runs(state="failed", after=page.next, within="5s"), Page)
     assert_type(await app.workers(), list[WorkerInfo])
     assert_type(app.dsn, str)
 

@@ -17,6 +17,7 @@ from stepwell.cli.options import on_database, open_app
 from stepwell.cli.printing import echo_json, facts, local
 from stepwell.cli.screen import EVERY, follow, follow_as_json, until_interrupted
 from stepwell.cli.tables import Heads, drawn, echo_table
+from stepwell.model.ids import made_at
 from stepwell.model.run import Page, RunInfo
 from stepwell.model.states import State
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 WIDEST = 60
 """Characters of an error that a list shows; `stepwell show` has the rest."""
+PATIENCE, GLANCE = 10.0, 1.0
+"""Seconds that it looks for runs, if hardly any is as they are wanted; the second while it keeps a list up to date."""
 HEADS = Heads(
     ("run", "state", "name", "queue", "attempt", "started", "error"), least=("attempt", "started", "queue", "error")
 )
@@ -38,28 +41,37 @@ HEADS = Heads(
 @json_option
 @on_database
 def runs(*, watch: bool, as_json: bool, dsn: str | None, schema: str | None, home: str | None, **which: Any) -> int:
-    """List runs, newest first."""
+    """List runs, newest first.
+
+    There is no index by name, queue or tag: with a filter that few runs match it looks at all that are kept. Say
+    --since. After ten seconds it shows what it has found, and how to go on.
+    """
     app = open_app(dsn, schema, home)
     if watch:
         return until_interrupted(_watch(app, which, as_json=as_json))
     page = run_async(_once(app, which))
     if as_json:
         echo_json(_plain(page))
-        return Exit.DONE
-    echo_table(HEADS, [_row(info) for info in page.items])
-    if page.next is not None:
+    else:
+        echo_table(HEADS, [_row(info) for info in page.items])
+    if page.next is not None and len(page.items) < which["limit"]:
+        say(
+            f"looked at runs until {local(made_at(page.next))} and found {len(page.items)} in {PATIENCE:.0f} s; "
+            f"there may be more. --since bounds it; to go on: --after {page.next}"
+        )
+    elif page.next is not None and not as_json:
         say(f"there are more: --after {page.next}")
     return Exit.DONE
 
 
 async def _once(app: App, which: dict[str, Any]) -> Page:
     async with reached(app):
-        return await _page(app, which)
+        return await _page(app, which, within=PATIENCE)
 
 
 async def _watch(app: App, which: dict[str, Any], *, as_json: bool) -> None:
     async def look() -> Page:
-        return await _page(app, which)
+        return await _page(app, which, within=GLANCE)
 
     async def look_plainly() -> dict[str, Any]:
         return _plain(await look())
@@ -71,11 +83,11 @@ async def _watch(app: App, which: dict[str, Any], *, as_json: bool) -> None:
             await follow(look, _table, every=EVERY)
 
 
-async def _page(app: App, which: dict[str, Any]) -> Page:
+async def _page(app: App, which: dict[str, Any], *, within: float) -> Page:
     states: Sequence[str] = which["state"]
     after: UUID | None = which["after"]
     rest = {name: value for name, value in which.items() if name not in ("state", "after")}
-    return await app.runs(state=list(states) or None, after=after, **rest)
+    return await app.runs(state=list(states) or None, after=after, within=within, **rest)
 
 
 def _plain(page: Page) -> dict[str, Any]:

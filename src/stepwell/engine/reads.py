@@ -19,6 +19,9 @@ from stepwell.store.pool import Row, Tx
 
 _LISTS = {frozenset({State.FAILED}): "list_failed_runs", frozenset({State.RUNNING}): "list_running_runs"}
 """States whose runs have an index of their own, which only a statement that names them can use."""
+LOOKED_AT = 100_000
+"""Runs that one statement looks at for a list: with a filter that hardly any run matches it would look at all that are
+kept."""
 
 
 async def run_info(tx: Tx, run_id: UUID) -> RunInfo:
@@ -75,12 +78,18 @@ def packed(which: Filter) -> dict[str, Any]:
     }
 
 
-async def page(tx: Tx, which: Filter, *, limit: int, after: UUID | None) -> Page:
-    """Newest first, one row more than is shown, to know whether there is another page."""
-    values = packed(which)
+async def page(tx: Tx, which: Filter, *, limit: int, after: UUID | None, most: int | None = None) -> Page:
+    """Newest first, one row more than is shown, to know whether there is another page. Where few match it is short,
+    and empty perhaps: it looks at so many runs, and `next` says how far it came."""
+    most = most or LOOKED_AT
+    values = packed(which) | {"most": most}
     name = _LISTS.get(frozenset(which.states or ()), "list_runs")
     if name != "list_runs":
         del values["states"]
+    if name == "list_running_runs":
+        del values["most"]
     found = await tx.rows(name, after=after, limit=limit + 1, **values)
-    items = [rows.run_info(row) for row in found[:limit]]
-    return Page(items, items[-1].id if len(found) > limit else None)
+    items = [rows.run_info(row) for row in found if row["matches"]]
+    if len(items) > limit:
+        return Page(items[:limit], items[limit - 1].id)
+    return Page(items, found[-1]["id"] if found and found[-1]["place"] == most else None)

@@ -11,6 +11,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import NewType
 from uuid import UUID, SafeUUID, uuid4
 
@@ -43,6 +44,11 @@ def new_run_id() -> RunId:
             _turn(ms, noise)
         value = _prefix | noise & _NOISE
     return uuid_of(value)
+
+
+def made_at(run_id: UUID) -> datetime:
+    """When an id was made, by the clock of who made it."""
+    return datetime.fromtimestamp((run_id.int >> 80) / 1000, UTC)
 
 
 def uuid_of(value: int) -> RunId:

@@ -53,36 +53,49 @@ select a.*, w.host, w.pid
  order by a.attempt;
 
 -- name: list_runs
--- Newest first; the page ends where the next begins: not `or`, which would walk there from the newest. A filter that
--- is null lets everything through. An id was made by its caller's clock, which may be off by an hour.
-select *
-  from stepwell.all_runs r
- where r.id < coalesce(:after::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
-   and r.id > greatest('00000000-0000-0000-0000-000000000000', stepwell.id_at(:since::timestamptz - interval '1 hour'))
-   and (:states::text[] is null or r.state = any(:states::text[]))
-   and (:name::text is null or r.name = :name::text)
-   and (:queue::text is null or r.queue = :queue::text)
-   and (:kind::text is null or r.kind = :kind::text)
-   and (:tags::jsonb is null or r.tags @> :tags::jsonb)
-   and (:error::text is null or r.error ->> 'type' = :error::text or r.error ->> 'code' = :error::text)
-   and (:since::timestamptz is null or r.created_at >= :since::timestamptz)
+-- Newest first, among the next `most`; the last of those comes back too, matching or not: it says how far this looked.
+-- The page ends where the next begins: not `or`, which would walk there from the newest. A filter that is null lets
+-- everything through. An id was made by its caller's clock, which may be off by an hour.
+select r.*, m.matches
+  from (select a.*, row_number() over (order by a.id desc) as place
+          from stepwell.all_runs a
+         where a.id < coalesce(:after::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+           and a.id > greatest('00000000-0000-0000-0000-000000000000', stepwell.id_at(:since::timestamptz - interval '1 hour'))
+         order by a.id desc
+         limit :most) r
+ cross join lateral (
+       select (:states::text[] is null or r.state = any(:states::text[]))
+          and (:name::text is null or r.name = :name::text)
+          and (:queue::text is null or r.queue = :queue::text)
+          and (:kind::text is null or r.kind = :kind::text)
+          and (:tags::jsonb is null or r.tags @> :tags::jsonb)
+          and (:error::text is null or r.error ->> 'type' = :error::text or r.error ->> 'code' = :error::text)
+          and (:since::timestamptz is null or r.created_at >= :since::timestamptz) as matches) m
+ where m.matches
+    or r.place = :most
  order by r.id desc
  limit :limit;
 
 -- name: list_failed_runs
 -- The same of those that failed, which are few and have an index. What is live is left out by its `finished_at`.
-select *
-  from stepwell.all_runs r
- where r.id < coalesce(:after::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
-   and r.id > greatest('00000000-0000-0000-0000-000000000000', stepwell.id_at(:since::timestamptz - interval '1 hour'))
-   and r.finished_at is not null
-   and r.state = 'failed'
-   and (:name::text is null or r.name = :name::text)
-   and (:queue::text is null or r.queue = :queue::text)
-   and (:kind::text is null or r.kind = :kind::text)
-   and (:tags::jsonb is null or r.tags @> :tags::jsonb)
-   and (:error::text is null or r.error ->> 'type' = :error::text or r.error ->> 'code' = :error::text)
-   and (:since::timestamptz is null or r.created_at >= :since::timestamptz)
+select r.*, m.matches
+  from (select a.*, row_number() over (order by a.id desc) as place
+          from stepwell.all_runs a
+         where a.id < coalesce(:after::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+           and a.id > greatest('00000000-0000-0000-0000-000000000000', stepwell.id_at(:since::timestamptz - interval '1 hour'))
+           and a.finished_at is not null
+           and a.state = 'failed'
+         order by a.id desc
+         limit :most) r
+ cross join lateral (
+       select (:name::text is null or r.name = :name::text)
+          and (:queue::text is null or r.queue = :queue::text)
+          and (:kind::text is null or r.kind = :kind::text)
+          and (:tags::jsonb is null or r.tags @> :tags::jsonb)
+          and (:error::text is null or r.error ->> 'type' = :error::text or r.error ->> 'code' = :error::text)
+          and (:since::timestamptz is null or r.created_at >= :since::timestamptz) as matches) m
+ where m.matches
+    or r.place = :most
  order by r.id desc
  limit :limit;
 
@@ -94,7 +107,7 @@ with running as materialized (
      where r.state = 'running'
        and r.claimed_by is not null
 )
-select *
+select *, true as matches, 0 as place
   from running r
  where r.id < coalesce(:after::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
    and (:name::text is null or r.name = :name::text)

@@ -13,9 +13,9 @@ from stepwell.model.duration import Duration
 from stepwell.model.errors import InvalidSetting, WrongUse
 from stepwell.model.keeping import Keeping
 from stepwell.model.pins import pin_of
-from stepwell.model.retry import DEFAULT, Retry
+from stepwell.model.retry import DEFAULT, LOST_TURNS, Retry
 from stepwell.options import LONGEST_NAME, LimitBy, Options, checked_text
-from stepwell.workflows import LOST_TURNS, Step, Workflow
+from stepwell.workflows import Step, Workflow
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -26,10 +26,6 @@ from stepwell.replay.here import here
 P = ParamSpec("P")
 R = TypeVar("R")
 
-LOST_TURNS = Retry(attempts=10, delay=1, factor=2, max_delay=600)
-"""A turn that is lost with its worker is taken again, after a second and then ever longer: ten in a row within some
-minutes, none of them written, are the code's fault."""
-
 
 class Workflow(Function[P, R]):
     """A function that outlives its process. Made by `@app.workflow`."""

@@ -48,7 +48,9 @@ def history(
         export.write_bytes(packed(info, events))
         say(f"{len(events):,} events of {info.name} {info.id} are in {export}")
         return
-    if info.kind != "workflow":
+    if not events and info.attempt == 0:
+        say(f"{info.name} has not begun: there is no history yet")
+    elif info.kind != "workflow":
         say(f"{info.name} is a {info.kind}: only workflows have a history")
     shown = events if tail is None else events[-tail:]
     if as_json:

@@ -30,7 +30,7 @@ from stepwell.model.outcome import (
     Waiting,
     decide,
 )
-from stepwell.model.retry import Retry
+from stepwell.model.retry import LOST_TURNS, Retry
 from stepwell.model.run import Claim, Reason
 from stepwell.model.turn import Consequences
 from stepwell.store.pool import Tx
@@ -108,7 +108,9 @@ def _move(claim: Claim, outcome: Outcome, noise: float) -> Move:
     if not isinstance(outcome, Failed):
         return outcome
     try:
-        retry = Retry.unpacked(msgspec.json.decode(claim.retry))
+        packed = msgspec.json.decode(claim.retry)
+        # Who started a workflow by its name alone did not know that it has turns.
+        retry = LOST_TURNS if claim.turn and not packed else Retry.unpacked(packed)
     except (AttributeError, StepwellError, TypeError, ValueError) as error:
         # One row that cannot be read must not stop the others of its batch, pass after pass.
         unread = f"{outcome.error.message}\n(and its retry policy cannot be read: {error})"

@@ -140,3 +140,6 @@ def _check(setting: str, value: object, good: bool, rule: str) -> None:
 
 
 DEFAULT = Retry()
+LOST_TURNS = Retry(attempts=10, delay=1, factor=2, max_delay=600)
+"""A turn that is lost with its worker is taken again, after a second and then ever longer: ten in a row within some
+minutes, none of them written, are the code's fault."""

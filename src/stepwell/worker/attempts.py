@@ -345,7 +345,8 @@ class Attempts:
 
     def _time(self, attempt: Attempt) -> None:
         claim = attempt.claim
-        if (timeout := claim.timeout) is not None and attempt.begun_at is not None:
+        # That of a turn is for a task: who started it by its name did not know.
+        if (timeout := claim.timeout) is not None and attempt.begun_at is not None and not claim.turn:
             seconds = timeout.total_seconds()
             left = attempt.begun_at + seconds - asyncio.get_running_loop().time()
             self._later(left, attempt, lambda: self.end(attempt, timed_out(seconds)))

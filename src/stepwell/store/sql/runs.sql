@@ -252,7 +252,7 @@ with recursive holder (id) as (
       from holder h
      where h.id is not null
 ), lost as materialized (
-    select h.id
+    select h.id, (select w.versions from stepwell.workers w where w.id = h.id) as versions
       from holder h
      where h.id is not null
        and not exists (select from stepwell.workers w where w.id = h.id and w.lease_until > stepwell.now())
@@ -264,7 +264,8 @@ select r.*
        select r.id, r.name, r.queue, r.priority, r.attempt, r.failures, r.input, r.retry, r.timeout, r.key,
               r.tags, r.root_id, r.alone, r.slot is not null as limited,
               r.deadline_at - stepwell.now() as deadline, r.expires_at - stepwell.now() as expiry, r.node,
-              r.claim_id, r.claimed_by, r.kind = 'workflow' as turn
+              r.claim_id, r.claimed_by,
+              r.kind = 'workflow' or coalesce(jsonb_exists(l.versions, r.name), false) as turn
          from stepwell.runs r
         where r.claimed_by = l.id
         limit :limit

@@ -155,14 +155,14 @@ select t.id, t.queue, t.state from told t;
 
 -- name: arrive
 -- moves: waiting -> pending
--- Something for workflows from outside, one thing for each: a signal, a request, a cancellation. Who waits goes on. One that was started
--- by its name alone and has not begun is known to be a workflow by the workers that have its code.
+-- Something for workflows from outside, one thing for each: a signal, a request, a cancellation. Who waits goes on. One
+-- that was started by its name alone, and has written nothing yet, is known as a workflow by the workers with its code.
 with held as materialized (
     select r.id
       from stepwell.runs r
      where r.id = any(:ids::uuid[])
        and (r.kind = 'workflow'
-            or r.attempt = 0 and exists (select from stepwell.workers w where jsonb_exists(w.versions, r.name)))
+            or exists (select from stepwell.workers w where jsonb_exists(w.versions, r.name)))
        and not exists (select from stepwell.repeated_starts s
                         where s.run_id = (:arrivals::uuid[])[width_bucket(r.id, :ids::uuid[])])
      order by r.id
@@ -285,7 +285,7 @@ returning r.queue;
 
 -- name: pause_runs
 -- moves: scheduled, waiting, pending -> paused
--- A workflow that is in a turn is paused when that ends.
+-- A workflow that is in a turn is paused when that ends; whether it is one, its worker knows, also in the first.
 with told as (
     update stepwell.runs r
        set state = case r.state when 'running' then r.state else 'paused' end,
@@ -293,18 +293,21 @@ with told as (
            paused_at = stepwell.now(),
            paused_by = nullif(:by::text, '')
      where r.id = any(:ids::uuid[])
-       and (r.state in ('scheduled', 'waiting', 'pending') or r.state = 'running' and r.kind = 'workflow')
+       and (r.state in ('scheduled', 'waiting', 'pending')
+            or r.state = 'running'
+               and (r.kind = 'workflow' or exists (select from stepwell.workers w
+                                                    where w.id = r.claimed_by and jsonb_exists(w.versions, r.name))))
     returning r.id, r.state
 )
 select t.id, t.state from told t;
 
 -- name: resume_runs
 -- moves: paused -> scheduled, pending
--- Where they were: a time that has not come is waited for. A workflow looks for itself what it waits for.
+-- Where they were: a time that has not come is waited for. A workflow that has begun looks for itself what it waits for.
 update stepwell.runs r
    set state = case when r.state = 'running' then r.state
-                    when r.due_at > stepwell.now() and r.kind <> 'workflow' then 'scheduled' else 'pending' end,
-       due_at = case when r.due_at > stepwell.now() and r.kind <> 'workflow' then r.due_at end,
+                    when r.due_at > stepwell.now() and coalesce(r.recorded, 0) = 0 then 'scheduled' else 'pending' end,
+       due_at = case when r.due_at > stepwell.now() and coalesce(r.recorded, 0) = 0 then r.due_at end,
        pausing = null,
        paused_at = null,
        paused_by = null

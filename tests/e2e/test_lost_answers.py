@@ -205,7 +205,7 @@ async def test_a_claim_whose_answer_is_lost_is_released_and_counted_as_no_failur
     async with shop.app, shop.app.worker() as _:
         lost = proxy.swallow("claim_runs")
         await lost.done.wait()  # an empty one: the worker looks for work now and then
-        lost = proxy.swallow("claim_runs")
+        lost = proxy.swallow("claim_from_queue")
         runs = await shop.app.definition("add").start_many([(n,) for n in range(20)])
         assert [await run.result(timeout=10) for run in runs] == list(range(1, 21))
         infos = [await run.info() for run in runs]
@@ -234,7 +234,7 @@ async def test_a_claim_whose_answer_is_lost_while_the_worker_stops_is_counted_as
 
 
 OUTCOMES = [
-    ("add", ("exchange_runs", "complete_runs"), ["completed"]),
+    ("add", ("complete_and_say", "complete_runs"), ["completed"]),
     ("flaky", ("retry_runs", "retry_runs"), ["failed", "completed"]),
     ("fatal", ("fail_runs", "fail_runs"), ["failed"]),
     ("snoozing", ("snooze_runs", "snooze_runs"), ["snoozed", "completed"]),
@@ -272,13 +272,14 @@ async def test_a_settling_whose_answer_is_lost_is_recognised_as_ours(
 
 
 async def test_a_mixed_settling_whose_commit_lost_its_answer_is_recognised_as_ours(
-    proxy: Proxy, shop: Shop, sql: Sql, caplog: pytest.LogCaptureFixture
+    proxy: Proxy, shop: Shop, sql: Sql, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("stepwell.worker.frontier.CHEAP", 60.0)
     async with shop.app:
         names = ["add", "flaky", "fatal", "snoozing"] * 5
         soon = Retry(attempts=3, delay=0.01)
         runs = [await shop.app.definition(name).options(retry=soon).start(1) for name in names]
-        swallows = [proxy.swallow("retry_runs", at_commit=True), proxy.swallow("exchange_runs")]
+        swallows = [proxy.swallow("retry_runs", at_commit=True), proxy.swallow("complete_and_say")]
         async with shop.app.worker():
             for run in runs:
                 await asyncio.wait({asyncio.create_task(run.result(timeout=10))})

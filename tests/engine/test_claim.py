@@ -3,13 +3,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
 from stepwell import Limits
-from stepwell.engine import queues, runs, workers
+from stepwell.engine import lone, queues, runs, workers
 from stepwell.model.ids import WorkerId, new_claim_id, new_worker_id
-from stepwell.model.run import Claim, Order, Place, Wanted
+from stepwell.model.run import Claim, Claimed, Order, Place, Wanted
 from stepwell.model.states import State
 from stepwell.store.pool import Database, Transaction, Tx
 from tests.factory import a_start, a_worker, execute, state_of
@@ -187,3 +188,33 @@ async def test_of_runs_that_must_be_alone_one_is_claimed_at_a_time(tx: Transacti
     busy = await runs.claim(tx, Wanted(worker, None, ["tests.task"], 10, alone=False), new_claim_id())
     assert busy.claims == []
     assert [claim.alone for claim in await take(tx, worker, limit=1)] == [True]
+
+
+async def test_one_queue_gives_the_most_urgent_and_then_the_oldest(tx: Transaction) -> None:
+    starts = [a_start(queue="mine", priority=p) for p in (50, 10, 50, 10, 90)]
+    await runs.start(tx, [*starts, a_start(queue="theirs"), a_start("unknown.name", queue="mine", priority=1)])
+    wanted = Wanted(await a_worker(tx), None, ["tests.task"], 3, alone=False)
+    claimed = await lone.claim_from(tx, "mine", wanted, new_claim_id())
+    assert {claim.id for claim in claimed.claims} == {starts[1].id, starts[3].id, starts[0].id}
+    assert not claimed.others
+    rest = await lone.claim_from(tx, "mine", wanted, new_claim_id())
+    assert {claim.id for claim in rest.claims} == {starts[2].id, starts[4].id}
+
+
+async def test_one_queue_tells_of_what_only_a_look_at_all_finds(tx: Transaction) -> None:
+    """Limited by a key, by its queue, or to be alone: whoever asks one queue gets none of it, and hears of it."""
+    keyed, capped, alone = (a_start(queue=queue) for queue in ("keyed", "capped", "alone"))
+    await runs.start(tx, [replace(keyed, limit_key="k", terms=replace(keyed.terms, per_key=1)), capped, alone])
+    await queues.set_limits(tx, "capped", Limits(concurrency=1), sets={"concurrency"})
+    await execute(tx, "update stepwell.runs set alone = true where queue = 'alone'")
+    wanted = Wanted(await a_worker(tx), None, ["tests.task"], 10, alone=True)
+    for queue in ("keyed", "capped", "alone"):
+        assert await lone.claim_from(tx, queue, wanted, new_claim_id()) == Claimed([], 10, others=True)
+
+
+async def test_one_queue_gives_nothing_while_it_is_paused_nor_to_who_has_no_lease(tx: Transaction) -> None:
+    await runs.start(tx, [a_start(queue="mine"), a_start(queue="paused")])
+    await queues.pause(tx, "paused", by="me")
+    for worker, queue in ((await a_worker(tx), "paused"), (await a_worker(tx, lease=-1), "mine")):
+        wanted = Wanted(worker, None, ["tests.task"], 10, alone=True)
+        assert await lone.claim_from(tx, queue, wanted, new_claim_id()) == Claimed([], 10)

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from stepwell.engine import runs, workflows
+from stepwell.engine import lone, runs, workflows
 from stepwell.model.events import Event, EventType
 from stepwell.model.ids import new_claim_id
 from stepwell.model.outcome import Completed
@@ -25,6 +25,7 @@ from tests.factory import BOOM, Made, a_run, a_worker, another_claim, attempts_o
 Speak = Callable[[Transaction, Claim], Awaitable[Any]]
 FENCED = (
     "exchange_runs",
+    "complete_and_say",
     "complete_runs",
     "fail_runs",
     "retry_runs",
@@ -48,6 +49,11 @@ async def claim_it(tx: Transaction, claim: Claim) -> Any:
     return await runs.claim(tx, wanted, new_claim_id())
 
 
+async def claim_from_its_queue(tx: Transaction, claim: Claim) -> Any:
+    wanted = Wanted(await a_worker(tx), None, ["tests.task"], 9, alone=False)
+    return await lone.claim_from(tx, claim.queue, wanted, new_claim_id())
+
+
 async def claim_limited_it(tx: Transaction, claim: Claim) -> Any:
     await execute(tx, "insert into stepwell.queues (name, concurrency) values ($1, 9)", claim.queue)
     wanted = Wanted(await a_worker(tx), [claim.queue], ["tests.task"], 9, alone=True)
@@ -59,6 +65,11 @@ async def exchange_it(tx: Transaction, claim: Claim) -> Any:
     order = Order(new_claim_id(), [Place(claim.queue, 0, UUID(int=0))], 9)
     completed = [(claim, Completed(b"1"))]
     exchanged = await runs.exchange(tx, completed, order, worker=await a_worker(tx), names=["tests.task"])
+    return [] if exchanged.lost else [{"id": claim.id}]
+
+
+async def complete_it(tx: Transaction, claim: Claim) -> Any:
+    exchanged = await lone.complete(tx, [(claim, Completed(b"1"))])
     return [] if exchanged.lost else [{"id": claim.id}]
 
 
@@ -109,8 +120,10 @@ async def unblock_it(tx: Transaction, claim: Claim) -> Any:
 
 SPEAK: dict[str, Speak] = {
     "claim_runs": claim_it,
+    "claim_from_queue": claim_from_its_queue,
     "claim_limited_runs": claim_limited_it,
     "exchange_runs": exchange_it,
+    "complete_and_say": complete_it,
     "complete_runs": settling("complete_runs", results=[b"1"], usages=[None]),
     "fail_runs": settling("fail_runs", errors=[stored_error(BOOM)], usages=[None]),
     "retry_runs": settling(

@@ -267,3 +267,52 @@ def test_a_run_that_must_be_alone_moves_no_place() -> None:
     far.alone = True
     look(frontier, [lone, *others, far], share=4)
     assert frontier.going(4).places == [place_of(others[-1])]
+
+
+def idle() -> Frontier:
+    """One that has looked, and found nothing."""
+    frontier = Frontier()
+    look(frontier, [], share=10)
+    return frontier
+
+
+def test_work_that_was_heard_of_in_one_queue_is_asked_of_that_one() -> None:
+    frontier = idle()
+    frontier.heard("letters")
+    frontier.heard("letters")
+    assert (frontier.next(1), frontier.ask()) == ("ask", "letters")
+    assert (frontier.next(1), frontier.ask()) == ("wait", None), "it is asked once"
+
+
+def test_work_that_was_heard_of_in_two_queues_is_looked_for() -> None:
+    frontier = idle()
+    frontier.heard("letters")
+    frontier.heard("parcels")
+    assert frontier.next(1) == "look"
+    look(frontier, [], share=10, now=1)
+    assert frontier.next(2) == "wait"
+
+
+def test_a_word_while_one_looks_is_asked_and_a_look_answers_those_before_it() -> None:
+    frontier = idle()
+    frontier.heard("letters")
+    frontier.look_begins()
+    assert frontier.next(1) == "wait"
+    frontier.heard("letters")
+    assert frontier.next(1) == "ask"
+
+
+def test_in_a_busy_queue_no_word_is_asked_for() -> None:
+    frontier = Frontier()
+    look(frontier, taken("letters", 10), share=10)
+    frontier.heard("parcels")
+    assert (frontier.next(LOOK / 2), frontier.next(2 * LOOK)) == ("go on", "look")
+
+
+def test_a_queue_that_takes_long_to_answer_is_not_asked_for_every_word() -> None:
+    frontier = idle()
+    frontier.heard("letters")
+    frontier.ask()
+    frontier.asked(began=1, now=1 + CHEAP)
+    frontier.heard("letters")
+    assert (frontier.next(1 + CHEAP), frontier.next(1 + CHEAP + EFFORT * CHEAP)) == ("wait", "look")

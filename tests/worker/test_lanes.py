@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import asyncpg
+import pytest
 
 from stepwell import App, Retry, Run, State, Unavailable, current
 from stepwell.model.outcome import Completed
@@ -356,3 +357,22 @@ async def test_many_busy_queues_are_all_served(app: App) -> None:
         runs += await quick.options(queue=f"q{queue}").start_many([(n,) for n in range(60)])
     async with app.worker(slots=7):
         await asyncio.gather(*(run.result(30) for run in runs))
+
+
+async def test_a_queue_that_was_heard_of_is_asked_and_a_look_follows_where_there_is_more(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.task
+    async def work(n: int) -> int:
+        return n
+
+    monkeypatch.setattr("stepwell.worker.lanes.POLL", 60.0)
+    monkeypatch.setattr("stepwell.worker.frontier.CHEAP", 60.0)
+    await app.queue("narrow").set(concurrency=1)
+    async with app.worker() as worker:
+        assert await (await work.start(1)).result(10) == 1
+        tap = Wiretap(worker)
+        assert await (await work.start(2)).result(10) == 2
+        assert tap.looks == 0
+        assert await (await work.options(queue="narrow").start(3)).result(10) == 3
+        assert tap.looks > 0

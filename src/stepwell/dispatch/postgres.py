@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 import asyncpg
 
 from stepwell.dispatch.base import Channel, Hear
-from stepwell.engine import runs
+from stepwell.engine import lone, runs
 from stepwell.model.errors import Unavailable
 from stepwell.model.ids import ClaimId
 from stepwell.model.run import Claimed, ClaimedLimited, Wanted
@@ -54,6 +54,9 @@ class PostgresDispatch:
 
     async def claim(self, wanted: Wanted, claim_id: ClaimId) -> Claimed:
         return await runs.claim(self._database, wanted, claim_id)
+
+    async def claim_from(self, queue: str, wanted: Wanted, claim_id: ClaimId) -> Claimed:
+        return await lone.claim_from(self._database, queue, wanted, claim_id)
 
     async def claim_limited(self, wanted: Wanted, claim_id: ClaimId) -> ClaimedLimited:
         return await runs.claim_limited(self._database, wanted, claim_id)

@@ -9,7 +9,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from stepwell.dispatch.base import WE, WHO, Channel, Dispatch
-from stepwell.engine import checkpoints, held, notes, runs, settle, workers, workflows
+from stepwell.engine import checkpoints, held, lone, notes, runs, settle, workers, workflows
 from stepwell.engine.workers import Identity
 from stepwell.model.errors import ClaimLost
 from stepwell.model.events import Event
@@ -63,6 +63,10 @@ class DirectLink:
         wanted = Wanted(self._identity.id, self._identity.queues, self._names, limit, alone)
         return await self._dispatch.claim(wanted, claim_id)
 
+    async def claim_from(self, queue: str, claim_id: ClaimId, limit: int) -> Claimed:
+        wanted = Wanted(self._identity.id, self._identity.queues, self._names, limit, alone=False)
+        return await self._dispatch.claim_from(queue, wanted, claim_id)
+
     async def claim_limited(self, claim_id: ClaimId, limit: int, *, alone: bool) -> ClaimedLimited:
         wanted = Wanted(self._identity.id, self._identity.queues, self._names, limit, alone)
         return await self._dispatch.claim_limited(wanted, claim_id)
@@ -70,9 +74,12 @@ class DirectLink:
     async def exchange(self, completed: Sequence[Completion], order: Order) -> Exchanged:
         finished = [claim.id.hex for claim, _ in completed] if self._is_awaited else []
         word = self._dispatch.word(Channel.FINISHED, finished) if 0 < len(finished) <= FEW else None
-        exchanged = await runs.exchange(
-            self._database, completed, order, worker=self._identity.id, names=self._names, word=word
-        )
+        if order.places:
+            exchanged = await runs.exchange(
+                self._database, completed, order, worker=self._identity.id, names=self._names, word=word
+            )
+        else:
+            exchanged = await lone.complete(self._database, completed, word)
         if not exchanged.said:
             self._dispatch.announce(Channel.FINISHED, finished)
         self._announce_slots([claim for claim, _ in completed])
@@ -209,15 +216,16 @@ class DirectLink:
     def hear(
         self,
         *,
-        work: Callable[[], None],
+        work: Callable[[str | None], None],
         cancelled: Callable[[Container[str] | None], None],
         arrived: Callable[[Container[str] | None], None],
     ) -> Callable[[], None]:
         mine = None if self._identity.queues is None else frozenset(self._identity.queues)
 
         def heard(queues: Sequence[str] | None) -> None:
-            if queues is None or mine is None or not mine.isdisjoint(queues):
-                work()
+            served = queues if queues is None or mine is None else [queue for queue in queues if queue in mine]
+            if served is None or served:
+                work(served[0] if served and len(served) == 1 else None)
 
         deaf_to_work = self._dispatch.subscribe(Channel.PENDING, heard)
         deaf_to_cancels = self._dispatch.subscribe(

@@ -6,6 +6,8 @@ step over each of them. So between two looks a worker goes on in the queues that
 behind the last run that it took there. What comes to stand before that place, being more urgent or tried
 again, or committed later than it was made, waits for the next look: a tenth of a second, or three times as long
 as a look takes.
+
+A worker with nothing to do that hears of work in one queue asks that one only.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ EFFORT = 3
 KNOWN = 1000
 """Queues whose ends are remembered."""
 
-Next = Literal["look", "go on", "wait"]
+Next = Literal["look", "go on", "ask", "wait"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +49,19 @@ class Frontier:
         self._busy: set[str] = set()
         self._work = True
         """New work was heard of since anyone went for it."""
+        self._asked: str | None = None
+        """The queue to ask, if work was heard of in that one only."""
         self._owed = False
         """There may be something at the front of a queue."""
         self._looking = False
         self._looks, self._looked, self._cost = 0, -1e9, 0.0
 
-    def heard(self) -> None:
-        """There may be new work."""
-        self._work = True
+    def heard(self, queue: str | None = None) -> None:
+        """There may be new work: in this queue, or anywhere."""
+        if queue is None or self._asked not in (None, queue) or self._cost >= CHEAP:
+            self._work, self._asked = True, None
+        elif not self._work:
+            self._asked = queue
 
     def next(self, now: float) -> Next:
         """What to do about new claims."""
@@ -63,6 +70,8 @@ class Frontier:
             return "look" if due and not self._looking else "go on"
         if (self._work or self._owed) and not self._looking and self.rest(now) == 0:
             return "look"
+        if self._asked is not None:
+            return "ask"
         return "go on" if self._work and self._places and self._cost >= CHEAP else "wait"
 
     def rest(self, now: float) -> float | None:
@@ -72,7 +81,7 @@ class Frontier:
         return 0.0 if self._cost < CHEAP else max(0.0, self._looked + EFFORT * self._cost - now)
 
     def look_begins(self) -> None:
-        self._work, self._owed, self._looking = False, False, True
+        self._work, self._owed, self._looking, self._asked = False, False, True, None
 
     def look_fails(self) -> None:
         self._work, self._looking = True, False
@@ -92,6 +101,16 @@ class Frontier:
             # Before its last run there was nothing left at this moment: from there, however far others went.
             self._places.pop(queue, None)
         self._advance(_in_order(claims, claimed.share))
+
+    def ask(self) -> str | None:
+        """The queue to ask, if nobody does. Whoever gets less than an answer goes on with a look: `heard`."""
+        queue, self._asked = self._asked, None
+        return queue
+
+    def asked(self, *, began: float, now: float) -> None:
+        """It answered. Where that takes long, the next word is no reason to ask again at once."""
+        if now - began >= CHEAP:
+            self._looked, self._cost = now, now - began
 
     def going(self, limit: int) -> Going:
         """In the busy queues, or at the end of all that are known."""

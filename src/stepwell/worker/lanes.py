@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, contextmanager
 from stepwell.beside import within
 from stepwell.model.errors import Unavailable
 from stepwell.model.ids import ClaimId, new_claim_id
-from stepwell.model.run import Claim, ClaimedLimited, Order
+from stepwell.model.run import Claim, Claimed, ClaimedLimited, Order
 from stepwell.telemetry import Telemetry, log
 from stepwell.worker.attempts import Attempts
 from stepwell.worker.frontier import LOOK, Frontier, Going
@@ -94,8 +94,9 @@ class Lanes:
         self.unheard: set[ClaimId] = set()
         """Claims that were asked for, and whose answer was lost."""
 
-    def heard(self) -> None:
-        self._frontier.heard()
+    def heard(self, queue: str | None = None) -> None:
+        """There may be work, in this queue or anywhere."""
+        self._frontier.heard(queue)
         self._stride = STRIDE
         self._stirred.set()
 
@@ -173,6 +174,8 @@ class Lanes:
             await self._exchange(completed, going)
         if todo == "look" and not self._stopping.is_set() and (room := self._room(now())) > 0:
             await self._look(room, now)
+        elif todo == "ask" and not self._stopping.is_set() and (room := self._room(now())) > 0:
+            await self._ask(room, now)
         if self._may_look_at_limited(now()):
             await self._look_at_limited(min(BATCH, self._free), now)
 
@@ -215,6 +218,21 @@ class Lanes:
         self._others = claimed.others
         if claimed.others:
             self._limited_at = now()
+        self.begin(claimed.claims)
+
+    async def _ask(self, limit: int, now: Callable[[], float]) -> None:
+        """One queue, of which we heard. What is not to be had in this way is for a look to find."""
+        claim_id, began = new_claim_id(), now()
+        if (queue := self._frontier.ask()) is None:
+            return  # the other lane asks
+        claimed = Claimed([], limit, others=True)
+        try:
+            async with self.asking(claim_id, limit):
+                claimed = await self._link.claim_from(queue, claim_id, limit)
+        finally:
+            self._frontier.asked(began=began, now=now())
+            if claimed.others or len(claimed.claims) >= limit:
+                self._frontier.heard()
         self.begin(claimed.claims)
 
     def _limited_is_due(self, now: float) -> bool:

@@ -37,6 +37,11 @@ class Link(Protocol):
         """Up to `limit` runs that this worker can run, now its own; one that must be alone only if `alone`."""
         ...
 
+    async def claim_from(self, queue: str, claim_id: ClaimId, limit: int) -> Claimed:
+        """The same, of one queue only, and of what is neither limited nor must be alone: if there are `others`, `claim`
+        finds them."""
+        ...
+
     async def claim_limited(self, claim_id: ClaimId, limit: int, *, alone: bool) -> ClaimedLimited:
         """The same, of work that is limited: of which there may be more than anyone may claim now."""
         ...
@@ -106,12 +111,12 @@ class Link(Protocol):
     def hear(
         self,
         *,
-        work: Callable[[], None],
+        work: Callable[[str | None], None],
         cancelled: Callable[[Container[str] | None], None],
         arrived: Callable[[Container[str] | None], None],
     ) -> Callable[[], None]:
-        """Be told that there may be work, which runs were cancelled, or for which in a turn something arrived (None:
-        any); the answer ends it."""
+        """Be told that there may be work (in a queue; None: in any), which runs were cancelled, or for which in a turn
+        something arrived (None: any); the answer ends it."""
         ...
 
     @property

@@ -96,10 +96,11 @@ class Client:
 
     async def _start_one(self, start: Start) -> RunId:
         word = self._dispatch.word(Channel.PENDING, [start.terms.queue])
+        ahead = word is not None and not self._database.is_pooled
 
         async def insert(again: bool) -> bool:
             if not again:
-                return await runs.start_one(self._database, start, word)
+                return await runs.start_one(self._database, start, word, ahead=ahead)
             await self._insert([start], again=True)
             return False
 

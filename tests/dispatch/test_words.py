@@ -63,6 +63,29 @@ async def test_a_word_is_not_heard_when_nothing_came_of_its_start(database: Data
     assert await ear.heard() == []
 
 
+async def test_a_start_that_is_heard_of_ahead_is_on_the_disk_when_it_is_answered(database: Database, ear: Ear) -> None:
+    """Whoever hears of it may claim it sooner; but who called is told nothing that a crash could take back."""
+    written, flushed = "select pg_current_wal_insert_lsn()", "select pg_current_wal_flush_lsn() > $1"
+    looking = await database.connect()
+    for _ in range(20):
+        before, start = await looking.fetchval(written), a_start()
+        assert await runs.start_one(database, start, WORD, ahead=True)
+        assert await looking.fetchval(flushed, before)
+        assert await looking.fetchval("select state from stepwell.runs where id = $1", start.id) == "pending"
+    await looking.close()
+    assert await ear.heard() == [WORD.text] * 20
+
+
+async def test_a_start_ahead_that_is_there_already_or_was_repeated_says_nothing(database: Database, ear: Ear) -> None:
+    start, repeated = a_start(), a_start()
+    await runs.start_one(database, start)
+    await runs.note_repeated_starts(database, [repeated.id])
+    assert not await runs.start_one(database, start, WORD, ahead=True)
+    assert not await runs.start_one(database, repeated, WORD, ahead=True)
+    assert await ear.heard() == []
+    assert await database.rows("existing_runs", ids=[repeated.id]) == []
+
+
 async def test_while_one_says_a_word_no_other_waits_for_it(database: Database, ear: Ear) -> None:
     """The commits of all who NOTIFY wait for each other: so only one of ours does at a time."""
     async with database.transaction() as tx:

@@ -101,11 +101,12 @@ async def once_for_each_key(
     return [ids[each.id if each.key is None else first[each.key].id] for each in starts]
 
 
-async def start_one(tx: Tx, start: Start, word: Word | None = None) -> bool:
-    """-> pending: one plain start; whether the word was said."""
+async def start_one(tx: Tx, start: Start, word: Word | None = None, *, ahead: bool = False) -> bool:
+    """-> pending: one plain start; whether the word was said. It is heard with the commit; `ahead`, outside of a
+    transaction, before that is on the disk."""
     terms = start.terms
     made = await tx.rows(
-        "start_run",
+        "start_run_ahead" if ahead else "start_run",
         id=start.id,
         name=terms.name,
         queue=terms.queue,

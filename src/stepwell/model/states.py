@@ -41,6 +41,7 @@ def _from(*states: State, to: State) -> Moves:
 STARTS: dict[str, frozenset[State]] = {
     "start_runs": frozenset({State.PENDING, State.SCHEDULED}),
     "start_run": frozenset({State.PENDING}),
+    "start_run_ahead": frozenset({State.PENDING}),
     "start_claimed_runs": frozenset({State.RUNNING, State.PENDING}),
     "debounce_run": frozenset({State.SCHEDULED}),
     "start_runs_again": frozenset({State.PENDING}),

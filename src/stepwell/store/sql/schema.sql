@@ -762,6 +762,26 @@ begin
 end
 $function$;
 
+CREATE OR REPLACE PROCEDURE stepwell.start_ahead(IN id uuid, IN name text, IN queue text, IN priority smallint, IN input jsonb, IN tags jsonb, IN retry jsonb, IN timeout interval, IN parent_id uuid, IN root_id uuid, IN channel text, IN word text, INOUT said boolean DEFAULT false)
+ LANGUAGE plpgsql
+AS $procedure$
+#variable_conflict use_column
+begin
+    set local synchronous_commit = off;
+    insert into stepwell.runs (id, name, queue, priority, state, input, tags, retry, timeout, parent_id, root_id)
+    select start_ahead.id, start_ahead.name, start_ahead.queue, start_ahead.priority, 'pending', start_ahead.input,
+           start_ahead.tags, start_ahead.retry, start_ahead.timeout, start_ahead.parent_id, start_ahead.root_id
+     where not exists (select from stepwell.repeated_starts s where s.run_id = start_ahead.id)
+        on conflict (id) do nothing;
+    if found then
+        said := stepwell.say(channel, word);
+    end if;
+    commit;
+    -- Something to wait for: the commit of what wrote nothing would not. It stands in the log behind the run.
+    perform pg_logical_emit_message(true, 'stepwell', '');
+end
+$procedure$;
+
 CREATE OR REPLACE FUNCTION stepwell.tell(channel text, word text)
  RETURNS boolean
  LANGUAGE sql

@@ -42,6 +42,7 @@ class PostgresDispatch:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._names = {channel: f"{database.schema}_{channel}" for channel in Channel}
+        self._channels = {name: channel for channel, name in self._names.items()}
         self._hears: dict[Channel, list[Hear]] = {channel: [] for channel in Channel}
         self._outbox: dict[Channel, dict[str, None]] = {}
         self._stirred = asyncio.Event()
@@ -185,7 +186,7 @@ class PostgresDispatch:
             self._ponged.set()
             return
         what = str(payload).split(_SEPARATOR)
-        for hear in list(self._hears[Channel(name.removeprefix(f"{self._database.schema}_"))]):
+        for hear in list(self._hears[self._channels[name]]):
             hear(what)
 
 

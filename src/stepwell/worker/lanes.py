@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
 
 from stepwell.beside import within
 from stepwell.model.errors import Unavailable
@@ -50,6 +51,28 @@ class Pace:
             self._rate = old * self._rate + (1 - old) * (ended - self._ended) / passed
             self._ended, self._at = ended, now
         return int(self._rate * seconds)
+
+
+class Asking:
+    """A statement on its way. Not a generator, of which each costs as much as all that is done here."""
+
+    __slots__ = ("_claim_id", "_lanes", "_limit", "_timeout")
+
+    def __init__(self, lanes: Lanes, claim_id: ClaimId | None, limit: int) -> None:
+        self._lanes = lanes
+        self._claim_id = claim_id
+        self._limit = limit
+        self._timeout = asyncio.timeout(None)
+
+    async def __aenter__(self) -> None:
+        await self._timeout.__aenter__()
+        self._lanes._asks(self._claim_id, self._limit, self._timeout)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lanes._asked(self._claim_id, self._limit, self._timeout, answered=error is None)
+        await self._timeout.__aexit__(kind, error, trace)
 
 
 class Lanes:
@@ -158,8 +181,11 @@ class Lanes:
         if self._flying and self._attempts.stepping and self._ledger.completed < BATCH:
             await self._stirred.wait()  # the database is busy with the other lane, and more is about to complete
             return
-        room = self._room(now())
-        todo = self._frontier.next(now()) if room > 0 else "wait"
+        # The one that is quick to tell first: before a body begins, and after, the lanes have their turns for nothing.
+        todo = self._frontier.next(now())
+        room = self._room(now()) if todo != "wait" else 0
+        if room <= 0:
+            todo = "wait"
         if todo != "wait" and self._limited_is_next(now()):
             await self._look_at_limited(max(1, min(self._attempts.unused, room) // 2), now)
             return
@@ -172,9 +198,10 @@ class Lanes:
             return
         if completed or going:
             await self._exchange(completed, going)
-        if todo == "look" and not self._stopping.is_set() and (room := self._room(now())) > 0:
+            room = self._room(now()) if todo != "wait" and not self._stopping.is_set() else 0
+        if todo == "look" and room > 0:
             await self._look(room, now)
-        elif todo == "ask" and not self._stopping.is_set() and (room := self._room(now())) > 0:
+        elif todo == "ask" and room > 0:
             await self._ask(room, now)
         if self._may_look_at_limited(now()):
             await self._look_at_limited(min(BATCH, self._free), now)
@@ -286,32 +313,29 @@ class Lanes:
             self._frontier.went_on(going, exchanged.claims)
             self.begin(exchanged.claims)
 
-    @asynccontextmanager
-    async def asking(self, claim_id: ClaimId | None, limit: int) -> AsyncIterator[None]:
+    def asking(self, claim_id: ClaimId | None, limit: int) -> Asking:
         """While a statement is on its way: room is kept for what it claims, and its claim is expected."""
+        return Asking(self, claim_id, limit)
+
+    def _asks(self, claim_id: ClaimId | None, limit: int, timeout: asyncio.Timeout) -> None:
         self._ordered += limit
         self._flying += 1
+        self._patience.add(timeout)
         if claim_id is not None:
             self._coming.add(claim_id)
             for witness in self._witnesses:
                 witness.add(claim_id)
-        timeout = asyncio.timeout(None)
-        try:
-            async with timeout:
-                self._patience.add(timeout)
-                yield
-        except BaseException:
-            if claim_id is not None:
+
+    def _asked(self, claim_id: ClaimId | None, limit: int, timeout: asyncio.Timeout, *, answered: bool) -> None:
+        self._patience.discard(timeout)
+        self._ordered -= limit
+        self._flying -= 1
+        self._stirred.set()
+        if claim_id is not None:
+            self._coming.discard(claim_id)
+            if not answered:
                 self.unheard.add(claim_id)
                 self._told_unheard()
-            raise
-        finally:
-            self._patience.discard(timeout)
-            self._ordered -= limit
-            self._flying -= 1
-            self._stirred.set()
-            if claim_id is not None:
-                self._coming.discard(claim_id)
 
     @property
     def free(self) -> int:

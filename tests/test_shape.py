@@ -72,7 +72,6 @@ BROAD_EXCEPTS = {
     "starting.py:_fly": "a group that is refused is started one by one, and every caller hears of its own",
     "worker/attempts.py:_first_steps": "the first step of user code: whatever it raises is its outcome",
     "worker/attempts.py:_to_the_end": "whatever happens to an attempt ends as its outcome, and no run is left running",
-    "worker/lanes.py:asking": "notes that there may be a claim of which nobody heard, and raises again",
     "worker/lanes.py:_exchange": "what an exchange did not get through is settled apart, and no outcome is dropped",
     "worker/lanes.py:_look": "says that the look failed, and raises again",
     "worker/worker.py:run": "records what is known before it ends by an error, and raises again",

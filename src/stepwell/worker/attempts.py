@@ -119,7 +119,7 @@ class Attempts:
         self._line: deque[Claim] = deque()
         self._oldest: Claim | None = None
         self._under_way: dict[Claim, Attempt] = {}
-        self._resting: set[Claim] = set()
+        self.resting: set[Claim] = set()
         """Turns that only wait for runs of their own, and need no slot meanwhile."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.stepping = False
@@ -135,17 +135,12 @@ class Attempts:
     @property
     def taken(self) -> int:
         """Slots that are not free: attempts, claims in line for one, and threads that go on after theirs."""
-        return len(self._under_way) - len(self._resting) + len(self._line) + self._bodies.stuck
-
-    @property
-    def resting(self) -> int:
-        """Turns that need no slot meanwhile."""
-        return len(self._resting)
+        return len(self._under_way) - len(self.resting) + len(self._line) + self._bodies.stuck
 
     @property
     def unused(self) -> int:
         """Slots that are free now, whoever is in line for them."""
-        return self._room - len(self._under_way) + len(self._resting)
+        return self._room - len(self._under_way) + len(self.resting)
 
     def begin(self, claims: Sequence[Claim]) -> None:
         self.known.update(claims)
@@ -267,7 +262,7 @@ class Attempts:
         """Until one has to wait: that one, and the rest of it."""
         clock, room = asyncio.get_running_loop().time, self._room
         stretch = clock() + STRETCH
-        while self._line and len(self._under_way) - len(self._resting) < room:
+        while self._line and len(self._under_way) - len(self.resting) < room:
             attempt, context = Attempt(self._line.popleft()), copy_context()
             attempt.inside = self._inside
             try:
@@ -367,13 +362,13 @@ class Attempts:
 
     def rest(self, claim: Claim, rests: bool) -> None:
         if not rests:
-            self._resting.discard(claim)
+            self.resting.discard(claim)
         elif claim in self._under_way:
-            self._resting.add(claim)
+            self.resting.add(claim)
             self._go_on()
 
     def _left(self, attempt: Attempt) -> None:
-        self._resting.discard(attempt.claim)
+        self.resting.discard(attempt.claim)
         if self._under_way.pop(attempt.claim, None) is not None:
             self._go_on()
             self._told_ended()

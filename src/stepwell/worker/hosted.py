@@ -30,7 +30,7 @@ class Hosted:
 
     @property
     def resting(self) -> int:
-        return self._attempts.resting
+        return len(self._attempts.resting)
 
     @property
     def queues(self) -> Collection[str] | None:

@@ -87,14 +87,17 @@ class Outside:
         return await patiently(lambda _again: workflows.shown(self._database, run_id))
 
     async def pause(self, run_id: UUID, *, by: str = "") -> None:
-        if not await patiently(lambda _again: pauses.pause(self._database, [run_id], by=by)):
+        steered = await patiently(lambda _again: pauses.pause(self._database, [run_id], by=by))
+        if not steered.queues:
             await patiently(lambda _again: pauses.refuse_pause(self._database, run_id, State.PAUSED))
+        self._dispatch.announce(Channel.ARRIVED, [each.hex for each in steered.heard])
 
     async def resume(self, run_id: UUID) -> None:
-        queues = await patiently(lambda _again: pauses.resume(self._database, [run_id]))
-        if not queues:
+        steered = await patiently(lambda _again: pauses.resume(self._database, [run_id]))
+        if not steered.queues:
             await patiently(lambda _again: pauses.refuse_pause(self._database, run_id, None))
-        self._dispatch.announce(Channel.PENDING, queues)
+        self._dispatch.announce(Channel.ARRIVED, [each.hex for each in steered.heard])
+        self._dispatch.announce(Channel.PENDING, steered.queues)
         self._dispatch.announce(Channel.SCHEDULED, ["0"])
 
     async def fork(self, run_id: UUID, at: int) -> RunId:

@@ -203,7 +203,7 @@ async def test_what_waits_for_its_first_turn_with_its_worker_takes_a_signal(tx: 
 
 async def test_what_waits_for_its_first_turn_with_its_worker_is_paused_after_it(tx: Transaction) -> None:
     gate, other = await both_claimed(tx)
-    assert await pauses.pause(tx, [gate.id, other.id]) == [gate.id]
+    assert (await pauses.pause(tx, [gate.id, other.id])).heard == [gate.id]
     done = Advance(gate, recorded=0, seen=0)
     after = await workflows.advance(tx, [done], worker=new_worker_id(), claim_id=new_claim_id())
     assert after.turns[gate.id].state is State.PAUSED

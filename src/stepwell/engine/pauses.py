@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from uuid import UUID
 
 from stepwell.model.errors import AlreadyFinished, NotFound, WrongUse
 from stepwell.model.states import State
-from stepwell.store.pool import Tx
+from stepwell.store.pool import Row, Tx
 
 
-async def pause(tx: Tx, ids: Sequence[UUID], *, by: str = "") -> list[UUID]:
+@dataclass(frozen=True, slots=True)
+class Steered:
+    """What came of a pause, or of its end."""
+
+    queues: set[str]
+    """Of those that were moved."""
+    heard: list[UUID]
+    """Those in a turn, which does not know yet."""
+
+
+async def pause(tx: Tx, ids: Sequence[UUID], *, by: str = "") -> Steered:
     """scheduled, waiting, pending -> paused; and workflows in a turn, when that ends."""
-    return [row["id"] for row in await tx.rows("pause_runs", ids=list(ids), by=by)]
+    return _steered(await tx.rows("pause_runs", ids=list(ids), by=by))
 
 
-async def resume(tx: Tx, ids: Sequence[UUID]) -> set[str]:
-    """paused -> scheduled, pending; their queues."""
-    return {row["queue"] for row in await tx.rows("resume_runs", ids=list(ids))}
+async def resume(tx: Tx, ids: Sequence[UUID]) -> Steered:
+    """paused -> scheduled, pending."""
+    return _steered(await tx.rows("resume_runs", ids=list(ids)))
+
+
+def _steered(rows: Sequence[Row]) -> Steered:
+    return Steered({row["queue"] for row in rows}, [row["id"] for row in rows if row["state"] == State.RUNNING])
 
 
 async def refuse_pause(tx: Tx, run_id: UUID, fine: State | None) -> None:

@@ -65,6 +65,8 @@ class Replay:
         self._given_up: set[int] = set()
         """Calls that were cancelled here, and may end there all the same."""
         self._steps: dict[int, StepCall] = {}
+        self.dropped: list[int] = []
+        """Steps that were taken, and that nobody waits for any more."""
         self._timers = Timers()
         self._signals = Signals(self.loop, self.timer_set)
         self.updates = Updates(self.loop, self._issue, code.describe)
@@ -121,14 +123,12 @@ class Replay:
 
     def take(self) -> list[Command]:
         """What was issued and is not recorded yet."""
-        issued = list(self._issued)
-        self._issued.clear()
+        issued, self._issued = list(self._issued), deque()
         return issued
 
     def take_steps(self) -> list[StepCall]:
         """Steps to be run here."""
-        steps = list(self._steps.values())
-        self._steps.clear()
+        steps, self._steps = list(self._steps.values()), {}
         return steps
 
     def put_back(self, steps: Sequence[StepCall]) -> None:
@@ -210,9 +210,8 @@ class Replay:
     def _drop_steps(self) -> None:
         """Nobody will wait for them any more."""
         self._steps.clear()
-        for called in self._calls.values():
-            if isinstance(called.call, StepCall):
-                called.call.dropped = True
+        for call in [called.call for called in self._calls.values()]:
+            call.dropped = call.dropped or isinstance(call, StepCall)
 
     def unread(self) -> tuple[tuple[str, bytes], ...] | None:
         """Signals that nobody has waited for yet, in the order in which they came."""
@@ -290,7 +289,8 @@ class Replay:
         self._given_up.add(number)
         if isinstance(call, StepCall):
             call.dropped = True
-            self._steps.pop(number, None)
+            if self._steps.pop(number, None) is None:
+                self.dropped.append(number)
         elif number > self._heard:
             call.dropped = True  # nobody has heard of it
         elif not self.evicting:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -68,7 +69,7 @@ class Turn:
     _seen: int = 0
     _steps: dict[int, UnderWay] = field(default_factory=dict)
     """Those that were begun, by their number; and those among them that have ended."""
-    _done: list[UnderWay] = field(default_factory=list)
+    _done: deque[UnderWay] = field(default_factory=deque)
     _children: set[RunId] = field(default_factory=set)
     """Runs that it started, and that run here or may before long."""
     _ended: list[tuple[Claim, Completed]] = field(default_factory=list)
@@ -275,6 +276,9 @@ class Turn:
     def _tell(self) -> None:
         """Of a run that is to be paused, only the ends of its steps: upon all else something new would begin."""
         self._tell_steps()
+        if self.heard and not self._asking and self.replay.ended is None:
+            self.heard, self._asking = False, True
+            self.desk.ask_news(self.claim, self._told_news)
         if self._pausing:
             return
         ended, self._ended = self._ended, []
@@ -295,9 +299,6 @@ class Turn:
             if event.idx > self._seen:
                 self._seen = event.idx
                 self._draft.deliver(event)
-        if self.heard and not self._asking and self.replay.ended is None:
-            self.heard, self._asking = False, True
-            self.desk.ask_news(self.claim, self._told_news)
         if not self._asking:  # what came before its time wins
             self._fire()
 
@@ -311,10 +312,11 @@ class Turn:
             else:
                 self._draft.advance.tx = step.tx
                 self._draft.deliver(step.event(self._now()))
-            self._done.pop(0)
-        for step in [step for step in self._steps.values() if step.call.dropped]:
-            del self._steps[step.call.number]
-            step.give_up()
+            self._done.popleft()
+        dropped, self.replay.dropped = self.replay.dropped, []
+        for number in dropped:
+            if (under_way := self._steps.pop(number, None)) is not None:
+                under_way.give_up()
 
     def _fire(self) -> None:
         """Timers, in the order of their time: what one wakes may cancel the next."""

@@ -297,9 +297,9 @@ with told as (
             or r.state = 'running'
                and (r.kind = 'workflow' or exists (select from stepwell.workers w
                                                     where w.id = r.claimed_by and jsonb_exists(w.versions, r.name))))
-    returning r.id, r.state
+    returning r.id, r.queue, r.state
 )
-select t.id, t.state from told t;
+select t.id, t.queue, t.state from told t;
 
 -- name: resume_runs
 -- moves: paused -> scheduled, pending
@@ -313,7 +313,7 @@ update stepwell.runs r
        paused_by = null
  where r.id = any(:ids::uuid[])
    and (r.state = 'paused' or r.pausing)
-returning r.id, r.queue;
+returning r.id, r.queue, r.state;
 
 -- name: last_published
 select p.state, p.at from stepwell.published p where p.run_id = :id::uuid;

@@ -95,6 +95,11 @@ class Workflow(Function[P, R]):
         """What tells this code from other code of the same name."""
         return version_of(self.fn)
 
+    @property
+    def has_timeout(self) -> bool:
+        """For all of it, by its decorator."""
+        return self._options.deadline is not None
+
     async def coroutine(self, input: bytes) -> bytes:
         args, kwargs = self.signature.decode_input(input)
         return self.signature.encode_result(await self.fn(*args, **kwargs))

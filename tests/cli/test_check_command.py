@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from stepwell import App, RunFailed
+from stepwell import workflow as durable
 from stepwell.cli.checking.examine import Finding, examine, in_file, of_function
 from stepwell.cli.checking.sources import Sources
 from stepwell.cli.main import run as run_command_line
@@ -205,6 +206,70 @@ def test_what_is_durable_is_left_alone(check: Check, head: str, body: str):
 def test_tasks_and_steps_may_do_what_they_like(check: Check):
     body = "await charge(1)\nawait tasks.reserve(2)\nworkflow.on_rollback(charge, 1)"
     assert check(body, "import tasks\nfrom tasks import charge", tasks=TASKS) == []
+
+
+SAGA = """
+import asyncio
+from stepwell import App, workflow
+app = App()
+@app.step
+async def unbook(what): ...
+def remember(what):
+    workflow.on_rollback(unbook, what)
+{decorator}
+async def trip():
+    {body}
+@app.workflow
+async def other():
+    remember("a")
+"""
+UNDONE = 'workflow.on_rollback(unbook, "a")'
+
+
+def sagas(tmp_path: Path, decorator: str, body: str) -> list[Finding]:
+    (tmp_path / "saga.py").write_text(SAGA.format(decorator=decorator, body=body))
+    sources = Sources()
+    return examine(in_file(tmp_path / "saga.py", sources), sources)
+
+
+@pytest.mark.parametrize(("body", "line", "through"), [(UNDONE, 11, ()), ('remember("a")', 8, ("remember",))])
+def test_a_rollback_that_a_timeout_would_pass_over_is_found(
+    tmp_path: Path, body: str, line: int, through: tuple[str, ...]
+):
+    (found,) = sagas(tmp_path, '@app.workflow(timeout="7d", queue="q")', body)
+    assert (found.verdict, found.line, found.workflow, found.through) == ("look", line, "saga.trip", through)
+    assert "timeout= undoes nothing" in found.what
+    assert "asyncio.timeout(…), shorter" in found.instead
+
+
+@pytest.mark.parametrize(
+    ("decorator", "body"),
+    [
+        ("@app.workflow", UNDONE),
+        ("@app.workflow(timeout=None)", UNDONE),
+        ("@app.workflow(queue='q')", UNDONE),
+        ("@app.workflow(timeout='7d')", f"async with asyncio.timeout(5):\n        {UNDONE}"),
+        ("@app.workflow(timeout='7d')", f"await asyncio.wait_for(unbook('a'), 5)\n    {UNDONE}"),
+        ("@app.workflow(timeout='7d')", f"{UNDONE}  # stepwell: ignore"),
+        ("@app.workflow(timeout='7d')", "await unbook('a')"),
+    ],
+)
+def test_a_rollback_that_is_run_in_any_case_is_left_alone(tmp_path: Path, decorator: str, body: str):
+    assert sagas(tmp_path, decorator, body) == []
+
+
+def test_the_timeout_of_a_registered_workflow_is_known_however_it_was_given(app: App):
+    @app.step
+    async def unbook() -> None: ...
+
+    async def trip() -> None:
+        durable.on_rollback(unbook)
+
+    registered = app.workflow(name="trip", timeout="7d")(trip)
+    sources = Sources()
+    workflow = of_function("trip", registered.fn, sources, timed=registered.has_timeout)
+    assert workflow is not None
+    assert [found.line for found in examine([workflow], sources)] == [trip.__code__.co_firstlineno + 1]
 
 
 def test_a_place_is_told_by_line_and_column(check: Check):

@@ -51,7 +51,7 @@ def _workflows(place: str, sources: Sources) -> Iterator[Workflow]:
         return
     for name, each in load_app(place).definitions.tasks.items():
         if isinstance(each, Registered):
-            workflow = of_function(name, each.fn, sources)
+            workflow = of_function(name, each.fn, sources, timed=each.has_timeout)
             if workflow is None:
                 raise NoApp(place, f"the source of {name} is not there.")
             yield workflow

@@ -6,11 +6,13 @@ import ast
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from inspect import unwrap
 from pathlib import Path
 from typing import Any
 
-from stepwell.cli.checking.reader import decorators, read
+from stepwell.cli.checking import rules
+from stepwell.cli.checking.reader import decorators, has_timeout, is_timed_inside, read
 from stepwell.cli.checking.rules import Rule, Verdict
 from stepwell.cli.checking.source import Function, Source
 from stepwell.cli.checking.sources import Sources
@@ -33,6 +35,8 @@ class Finding:
 class Workflow:
     name: str
     function: Function
+    timed: bool
+    """Whether it has a timeout for all of it."""
 
 
 def in_file(path: Path, sources: Sources) -> list[Workflow]:
@@ -42,14 +46,18 @@ def in_file(path: Path, sources: Sources) -> list[Workflow]:
         []
         if source is None
         else [
-            Workflow(f"{source.module}.{qualname}".replace(".<locals>", ""), Function(source, qualname, node))
+            Workflow(
+                f"{source.module}.{qualname}".replace(".<locals>", ""),
+                Function(source, qualname, node),
+                has_timeout(node),
+            )
             for qualname, node in source.defs.items()
             if "workflow" in decorators(node)
         ]
     )
 
 
-def of_function(name: str, fn: Callable[..., Any], sources: Sources) -> Workflow | None:
+def of_function(name: str, fn: Callable[..., Any], sources: Sources, *, timed: bool = False) -> Workflow | None:
     """A workflow by its function; None if its source is not there."""
     code = unwrap(fn).__code__
     source = sources.at(Path(code.co_filename))
@@ -58,20 +66,22 @@ def of_function(name: str, fn: Callable[..., Any], sources: Sources) -> Workflow
     for qualname, node in source.defs.items():
         first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
         if node.name == code.co_name and code.co_firstlineno in (first, node.lineno):
-            return Workflow(name, Function(source, qualname, node))
+            return Workflow(name, Function(source, qualname, node), timed)
     return None
 
 
 def examine(workflows: Iterable[Workflow], sources: Sources) -> list[Finding]:
     found: dict[tuple[str, int, int, str], Finding] = {}
     seen: set[tuple[Path, str]] = set()
-    for workflow in workflows:
+    # What several of them call is read once: for those first that there is more to look for in.
+    for workflow in sorted(workflows, key=lambda each: not each.timed):
         for finding in _of_workflow(workflow, sources, seen):
             found.setdefault((finding.file, finding.line, finding.column, finding.what), finding)
     return sorted(found.values(), key=lambda each: (each.file, each.line, each.column))
 
 
 def _of_workflow(workflow: Workflow, sources: Sources, seen: set[tuple[Path, str]]) -> Iterator[Finding]:
+    also = rules.TIMED if workflow.timed and not is_timed_inside(workflow.function) else {}
     unread: deque[tuple[Function, tuple[str, ...]]] = deque([(workflow.function, ())])
     while unread:
         function, through = unread.popleft()
@@ -80,11 +90,16 @@ def _of_workflow(workflow: Workflow, sources: Sources, seen: set[tuple[Path, str
             continue
         seen.add(place)
         told: list[tuple[ast.AST, Rule]] = []
-        calls = read(function, sources, lambda node, rule, told=told: told.append((node, rule)))  # type: ignore[misc]
+        tell = partial(_tell, told)
+        calls = read(function, sources, tell, also)
         unread += [(each, (*through, each.qualname)) for each in calls]
         for node, rule in told:
             if not _is_ignored(function.source, node):
                 yield _finding(function.source, node, rule, workflow.name, through)
+
+
+def _tell(told: list[tuple[ast.AST, Rule]], node: ast.AST, rule: Rule) -> None:
+    told.append((node, rule))
 
 
 def _finding(source: Source, node: ast.AST, rule: Rule, workflow: str, through: tuple[str, ...]) -> Finding:

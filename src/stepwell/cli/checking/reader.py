@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from stepwell.cli.checking import rules
 from stepwell.cli.checking.rules import Rule
@@ -28,16 +28,32 @@ def decorators(node: Def) -> set[str]:
     return {each.attr for each in bare if isinstance(each, ast.Attribute)}
 
 
+def has_timeout(node: Def) -> bool:
+    """Whether its decorator gives it one: `@app.workflow(timeout="7d")`."""
+    calls = (each for each in node.decorator_list if isinstance(each, ast.Call))
+    given = {keyword.arg: keyword.value for call in calls for keyword in call.keywords}
+    return "timeout" in given and not _is_none(given["timeout"])
+
+
+def is_timed_inside(function: Function) -> bool:
+    """Whether it limits its own time, and so hears of it when that is over."""
+    scope = scope_of(function)
+    return any(
+        isinstance(node, ast.Call) and scope.plain(node.func) in rules.INSIDE for node in ast.walk(function.node)
+    )
+
+
 def runs_elsewhere(node: Def) -> bool:
     """Whether to call it is a command: its body is no part of the workflow's code."""
     return bool(decorators(node) & _ELSEWHERE)
 
 
 class Reader(ast.NodeVisitor):
-    def __init__(self, scope: Scope, sources: Sources, found: Found) -> None:
+    def __init__(self, scope: Scope, sources: Sources, found: Found, also: Mapping[str, Rule]) -> None:
         self._scope = scope
         self._sources = sources
         self._found = found
+        self._also = also
         self._awaiting = 0
         self._orderless = 0
         self.calls: dict[str, Function] = {}
@@ -57,7 +73,7 @@ class Reader(ast.NodeVisitor):
         name = self._scope.plain(node)
         if name is None:
             return False
-        if (rule := rules.BY_NAME.get(name)) is not None:
+        if (rule := rules.BY_NAME.get(name) or self._also.get(name)) is not None:
             self._found(node, rule)
             return True
         function = self._sources.function(name)
@@ -220,9 +236,9 @@ class Reader(ast.NodeVisitor):
                 self.visit(node)
 
 
-def read(function: Function, sources: Sources, found: Found) -> list[Function]:
-    """Tell what is wrong in it; the user's functions that it calls."""
-    reader = Reader(scope_of(function), sources, found)
+def read(function: Function, sources: Sources, found: Found, also: Mapping[str, Rule]) -> list[Function]:
+    """Tell what is wrong in it, by all rules and `also` by these; the user's functions that it calls."""
+    reader = Reader(scope_of(function), sources, found, also)
     for statement in function.node.body:
         reader.visit(statement)
     return list(reader.calls.values())

@@ -101,6 +101,15 @@ SWALLOWS = Rule(
 )
 RETURNS_IN_FINALLY = Rule("a return in finally swallows the end of the workflow", "return after the try statement")
 SET_ORDER = Rule("the order of a set reaches what the workflow does", "sorted(…) of it", "look")
+NOT_UNDONE = Rule(
+    "the workflow's own timeout= undoes nothing: it ends the run, and none of its code is run any more",
+    "async with asyncio.timeout(…), shorter than that, around what it does",
+    "look",
+)
+TIMED: Mapping[str, Rule] = {"stepwell.workflow.on_rollback": NOT_UNDONE}
+"""What to look for in a workflow that has a timeout of its own and is not timed inside."""
+INSIDE = frozenset({"asyncio.timeout", "asyncio.timeout_at", "asyncio.wait_for"})
+"""What does run the workflow's code when it is over."""
 FOREIGN = Rule("awaits what the workflow's loop does not know", STEP, "look")
 
 KNOWS_ANY_LOOP = frozenset({"stepwell", "anyio", "async_timeout", "tenacity", "stamina", "aioitertools"})

@@ -327,10 +327,10 @@ async def refuse_arrival(tx: Tx, run_id: UUID) -> NoReturn:
         raise NotFound("id", str(run_id))
     if State(found[0]["state"]).finished:
         raise AlreadyFinished(run_id, found[0]["state"])
-    refused = f"{found[0]['name']} {run_id} is a {found[0]['kind']}: only workflows take signals and updates"
+    why = f"{found[0]['name']} {run_id} is a {found[0]['kind']}: only workflows take signals and updates"
     if found[0]["attempt"] == 0:
-        refused += ". If it is one, and was started by its name alone, then no worker has been here that has its code"
-    raise WrongUse(refused)
+        why += ". If it is one, it was started by its name alone, and will be known as one when a worker has its code"
+    raise WrongUse(why)
 
 
 async def answer(tx: Tx, run_id: UUID, update: UUID, after: int) -> tuple[Event | None, int]:

@@ -268,3 +268,19 @@ async def test_those_that_lay_idle_since_are_hung_up_and_no_others(remote: Remot
     assert await connections.take() is new
     connections.give_back(new)
     await connections.close()
+
+
+async def test_a_line_that_was_cut_before_a_transaction_could_begin_is_a_database_that_is_away(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut = await database.connect()
+    cut.terminate()
+
+    async def take(self: object) -> Connection:
+        return cut
+
+    monkeypatch.setattr(Connections, "take", take)
+    monkeypatch.setattr(Connections, "give_back", lambda self, connection: None)
+    with pytest.raises(Unavailable, match="closed"):
+        async with database.transaction():
+            pass

@@ -161,6 +161,7 @@ class Database:
         with reaching():
             connections = self._opened()
             connection = await connections.take()
+            transaction: asyncpg.transaction.Transaction | None = None
             try:
                 transaction = connection.transaction()
                 await transaction.start()
@@ -172,7 +173,8 @@ class Database:
                 _suspect(connections, error)
                 raise
             except BaseException:
-                await _roll_back(connection, transaction)
+                if transaction is not None:  # else the line was cut before it could begin
+                    await _roll_back(connection, transaction)
                 raise
             finally:
                 connections.give_back(connection)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -153,6 +153,54 @@ class Steps:
                 await asyncio.sleep(0)
                 stretch = clock() + STRETCH
         return None
+
+
+class OfTurn:
+    """The steps of one turn: those under way, and those that have ended and of which its code was not told."""
+
+    __slots__ = ("_attempt", "_gone", "_steps", "_stir", "_under_way", "done")
+
+    def __init__(self, steps: Steps, attempt: Running, stir: Callable[[], None]) -> None:
+        """`stir` is called when one has ended."""
+        self._steps = steps
+        self._attempt = attempt
+        self._stir = stir
+        self._under_way: dict[int, UnderWay] = {}
+        self._gone: list[UnderWay] = []
+        self.done: deque[UnderWay] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._under_way or self.done)
+
+    def begin(self, calls: Sequence[StepCall]) -> None:
+        for call in calls:
+            if not call.dropped:
+                step = self._under_way[call.number] = UnderWay(call, self._attempt, self._ended)
+                self._steps.begin(step)
+
+    def next_done(self) -> UnderWay | None:
+        """The next that has ended, and that someone waits for."""
+        while self.done and self.done[0].call.dropped:
+            self._gone.append(self.done.popleft())
+        return self.done[0] if self.done else None
+
+    def give_up(self, dropped: Sequence[int]) -> None:
+        """Those that nobody waits for any more. Not while code is told: this is the worker's own affair."""
+        for number in dropped:
+            if (step := self._under_way.pop(number, None)) is not None:
+                self._gone.append(step)
+        gone, self._gone = self._gone, []
+        for step in gone:
+            step.give_up()
+
+    def close(self) -> None:
+        for step in (*self._under_way.values(), *self.done, *self._gone):
+            step.give_up()
+
+    def _ended(self, step: UnderWay) -> None:
+        self._under_way.pop(step.call.number, None)
+        self.done.append(step)
+        self._stir()
 
 
 async def run_step(call: StepCall, attempt: Running, executors: Mapping[str, Executor]) -> Done:

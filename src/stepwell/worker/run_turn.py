@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -31,7 +30,7 @@ from stepwell.model.turn import Advance, Advanced, News
 from stepwell.replay.replay import Replay
 from stepwell.worker.desk import Desk, Wrote
 from stepwell.worker.drafts import Draft
-from stepwell.worker.run_step import UnderWay
+from stepwell.worker.run_step import OfTurn
 
 LOOK = 1.0
 """Seconds between looks for arrivals, while nothing comes."""
@@ -67,9 +66,7 @@ class Turn:
     _came: list[Event] = field(default_factory=list)
     """Arrivals that the code has not been told of."""
     _seen: int = 0
-    _steps: dict[int, UnderWay] = field(default_factory=dict)
-    """Those that were begun, by their number; and those among them that have ended."""
-    _done: deque[UnderWay] = field(default_factory=deque)
+    _steps: OfTurn = field(init=False)
     _children: set[RunId] = field(default_factory=set)
     """Runs that it started, and that run here or may before long."""
     _ended: list[tuple[Claim, Completed]] = field(default_factory=list)
@@ -96,6 +93,7 @@ class Turn:
         self.written = self.news.recorded, self._seen
         self._came = self.news.arrivals
         self._draft = Draft(self.claim, self.replay)
+        self._steps = OfTurn(self.desk.steps, self.attempt, self._stir)
         self._go(self._begin)
         try:
             return await self._end
@@ -116,8 +114,7 @@ class Turn:
         if self._waking is not None:
             self._waking.cancel()
         self._rest(False)
-        for step in (*self._steps.values(), *self._done):
-            step.give_up()
+        self._steps.close()
         unwritten = self._draft.advance
         if unwritten.tx is not None:
             unwritten.tx.close()
@@ -154,11 +151,6 @@ class Turn:
         else:
             self._came = answer.arrivals
             self._pausing = answer.pausing
-        self._stir()
-
-    def _step_ended(self, step: UnderWay) -> None:
-        self._steps.pop(step.call.number, None)
-        self._done.append(step)
         self._stir()
 
     def _wrote(self, answer: Wrote | BaseException) -> None:
@@ -211,11 +203,16 @@ class Turn:
         self._since = time.monotonic()
         if self._closing:
             return
-        if len(self._ended) + len(self._came) + len(self._done) > 1:
+        if self.heard and not self._asking and self.replay.ended is None:
+            self.heard, self._asking = False, True
+            self.desk.ask_news(self.claim, self._told_news)
+        if len(self._ended) + len(self._came) + len(self._steps.done) > 1:
             with self.replay.loop.entered():
                 self._tell()
         else:
             self._tell()
+        self._steps.give_up(self.replay.dropped)
+        self.replay.dropped = []
         if self._flying is None:
             self._write()
 
@@ -240,7 +237,7 @@ class Turn:
     @property
     def _works(self) -> bool:
         """Whether steps are run, or will be. Of a run that is to be paused none begins: they are asked for again."""
-        return bool(self._steps or self._done or (self._draft.calls and not self._pausing))
+        return bool(self._steps or (self._draft.calls and not self._pausing))
 
     @property
     def _stays(self) -> bool:
@@ -276,9 +273,6 @@ class Turn:
     def _tell(self) -> None:
         """Of a run that is to be paused, only the ends of its steps: upon all else something new would begin."""
         self._tell_steps()
-        if self.heard and not self._asking and self.replay.ended is None:
-            self.heard, self._asking = False, True
-            self.desk.ask_news(self.claim, self._told_news)
         if self._pausing:
             return
         ended, self._ended = self._ended, []
@@ -303,20 +297,15 @@ class Turn:
             self._fire()
 
     def _tell_steps(self) -> None:
-        while self._done and self.replay.ended is None:
-            step = self._done[0]
-            if step.call.dropped:
-                step.give_up()
-            elif self._draft.advance.tx is not None:
-                break  # with a transaction of its own: one at a time
-            else:
-                self._draft.advance.tx = step.tx
-                self._draft.deliver(step.event(self._now()))
-            self._done.popleft()
-        dropped, self.replay.dropped = self.replay.dropped, []
-        for number in dropped:
-            if (under_way := self._steps.pop(number, None)) is not None:
-                under_way.give_up()
+        """With a transaction of its own, one at a time."""
+        while (
+            self.replay.ended is None
+            and self._draft.advance.tx is None
+            and (step := self._steps.next_done()) is not None
+        ):
+            self._steps.done.popleft()
+            self._draft.advance.tx = step.tx
+            self._draft.deliver(step.event(self._now()))
 
     def _fire(self) -> None:
         """Timers, in the order of their time: what one wakes may cancel the next."""
@@ -337,11 +326,8 @@ class Turn:
     def _begin_steps(self, calls: Sequence[StepCall]) -> None:
         if self._pausing:
             self._draft.calls = [*calls, *self._draft.calls]
-            return
-        for call in calls:
-            if not call.dropped:
-                step = self._steps[call.number] = UnderWay(call, self.attempt, self._step_ended)
-                self.desk.steps.begin(step)
+        else:
+            self._steps.begin(calls)
 
     def _to_run_here(self) -> Sequence[Start]:
         wanted, cancels = self._draft.advance.starts, self._draft.advance.cancels

@@ -20,6 +20,7 @@ from datetime import timedelta
 from stepwell.model.errors import Unavailable
 from stepwell.telemetry import log
 from stepwell.worker.link import Hold, Link
+from stepwell.worker.pulse import Pulse
 from stepwell.worker.vitals import Meter
 
 _SHARE = 4
@@ -58,6 +59,7 @@ class Lease:
         self._meter = Meter()
         self._sample_at = 0.0
         self._home: asyncio.AbstractEventLoop | None = None
+        self._pulse: Pulse | None = None
         self._decided = asyncio.Event()
         """Set when the lease is first held, or never will be."""
         self._over: asyncio.Future[None] | None = None
@@ -74,6 +76,7 @@ class Lease:
             return
         self._home = asyncio.get_running_loop()
         self._over = self._home.create_future()
+        self._pulse = Pulse(self._tell)
         self._thread = threading.Thread(target=self._live, name="stepwell.lease", daemon=True)
         self._thread.start()
         await self._decided.wait()
@@ -148,6 +151,8 @@ class Lease:
         left = sent + self._length * _OURS - time.monotonic()
         self._loss = asyncio.get_running_loop().call_later(left, self._lose)
         self._tell(self._decided.set)
+        if self._pulse is not None:
+            self._pulse.feel()
         if self._is_lost:
             self._is_lost = False
             self._tell(self._back)

@@ -1,0 +1,62 @@
+"""Whether a worker's event loop still goes round, as seen from the thread of its lease.
+
+Code that never comes back to the loop stops everything in that process but the lease: nobody else takes over what it
+holds, and nobody would know why nothing happens.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from threading import get_ident
+from types import FrameType
+
+from stepwell.replay.frames import Whose, place_of, whose
+from stepwell.telemetry import log
+
+STILL = 10.0
+"""Seconds for which a loop may not answer before someone is told."""
+
+
+class Pulse:
+    """Made on the loop's own thread."""
+
+    def __init__(self, ask: Callable[[Callable[[], None]], None]) -> None:
+        """`ask` has something called on the loop, soon, from any thread."""
+        self._ask = ask
+        self._thread = get_ident()
+        self._beat = time.monotonic()
+        self._told_at: float | None = None
+
+    def feel(self) -> None:
+        """From another thread, every now and then: say so if the loop stands still, and when it goes on again."""
+        still = time.monotonic() - self._beat
+        if still > STILL and self._told_at is None:
+            self._told_at = self._beat
+            log.error(
+                "the event loop of this worker has stood still for %.0f s, at %s: nothing else happens in this process "
+                "until that ends. Long computations belong into a task or step that is a plain def",
+                still, self._line(),
+            )  # fmt: skip
+        self._ask(self._goes)
+
+    def _goes(self) -> None:
+        now = time.monotonic()
+        if self._told_at is not None:
+            log.warning("the event loop of this worker goes on, after %.0f s", now - self._told_at)
+            self._told_at = None
+        self._beat = now
+
+    def _line(self) -> str:
+        """The innermost line of the user's, or else whatever it is."""
+        innermost = frame = sys._current_frames().get(self._thread)
+        while frame is not None:
+            if whose(frame.f_code.co_filename) is Whose.USERS:
+                return place_of(frame)
+            frame = frame.f_back
+        return _told(innermost)
+
+
+def _told(frame: FrameType | None) -> str:
+    return "an unknown line" if frame is None else place_of(frame)

@@ -44,6 +44,8 @@ class Running:
     """When it last gave a sign of life; monotonic, and 0 before the first."""
     tx: OwnTx | None = None
     """Where its writes are kept, if it has opened one."""
+    turn: Running | None = None
+    """Of a step: the turn that it belongs to, with whose its lines are counted."""
 
 
 class Inside(Shelf[Running], Protocol):
@@ -160,7 +162,7 @@ def _number(setting: str, value: float) -> float:
 def noted(here: Running) -> Noted:
     """What this attempt has said so far."""
     if here.noted is None:
-        here.noted = Noted()
+        here.noted = Noted() if here.turn is None else noted(here.turn)
     return here.noted
 
 

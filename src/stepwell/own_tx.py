@@ -27,6 +27,10 @@ class OwnTx(Protocol):
         """The body is done with it."""
         ...
 
+    async def check(self) -> None:
+        """Raise whatever the server has against a commit, before anyone counts on it."""
+        ...
+
     def complete(self, claim: Claim, result: bytes) -> Awaitable[None]:
         """running -> completed, and the commit of everything. From the call on, `close` has no effect.
 

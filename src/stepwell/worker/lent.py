@@ -67,12 +67,21 @@ class LentTx:
         finally:
             self._lending.take_back(lent)
 
+    async def check(self) -> None:
+        if self._lent is not None and self._kept:
+            self._refuse_if_ended(self._lent)
+            async with asyncio.timeout(ANSWER):
+                await self._lent.connection.execute("set constraints all immediate")
+
+    def _refuse_if_ended(self, lent: Lent) -> None:
+        if not lent.connection.is_closed() and not lent.connection.is_in_transaction():
+            raise WrongUse("the body has ended the transaction of current.tx() itself: leave that to the block")
+
     async def _commit(self, lent: Lent, write: Callable[[Tx], Awaitable[None]]) -> None:
         if not self._kept:
             raise WrongUse("the body returned while its current.tx() block was open: await what uses it")
         with reaching():
-            if not lent.connection.is_closed() and not lent.connection.is_in_transaction():
-                raise WrongUse("the body has ended the transaction of current.tx() itself: leave that to the block")
+            self._refuse_if_ended(lent)
             async with asyncio.timeout(ANSWER):
                 await write(borrow(lent.connection, self._statements))
                 await lent.transaction.commit()

@@ -207,16 +207,19 @@ async def run_step(call: StepCall, attempt: Running, executors: Mapping[str, Exe
     """One step with all its attempts. StepFailed when it has failed for the last time."""
     step, failures = call.step, 0
     while True:
-        here = Running(attempt.claim)
-        here.inside = attempt.inside
+        here = Running(attempt.claim, inside=attempt.inside, turn=attempt)
         running.set(here)
         limit = asyncio.timeout(None)
         try:
             executor = executors[step.executor]
             if step.timeout is None:
-                return await executor.run(step, call.input), here.tx
-            async with limit:
-                return await executor.run(step, call.input, begun=_from_now(limit, step.timeout)), here.tx
+                result = await executor.run(step, call.input)
+            else:
+                async with limit:
+                    result = await executor.run(step, call.input, begun=_from_now(limit, step.timeout))
+            if here.tx is not None:
+                await here.tx.check()
+            return result, here.tx
         except BaseException as error:
             if here.tx is not None:
                 here.tx.close()

@@ -10,7 +10,7 @@ from tests.shelf import ROWS_KEPT, Shelf, sibling
 
 BEYOND_ITS_ROWS = {
     "a function": "create or replace function stepwell.now() returns timestamptz language sql as 'select now()'",
-    "a table": "create table notes ()",
+    "a type": "create type mood as enum ('good')",
     "a column": "alter table stepwell.runs add column note text",
     "a right": "grant select on stepwell.runs to public",
     "a right to it": "do $$ begin execute 'grant create on database ' || current_database() || ' to public'; end $$",
@@ -18,6 +18,7 @@ BEYOND_ITS_ROWS = {
     "a row that was there": "delete from stepwell.migrations where version = 1",
     "too many rows": f"insert into stepwell.queues (name) select 'q' || n from generate_series(0, {ROWS_KEPT}) n",
 }
+OID = "select oid from pg_database where datname = current_database()"
 
 
 @pytest.fixture
@@ -30,7 +31,8 @@ async def test_a_database_comes_back_empty_and_under_another_name(own_shelf: She
     async with App(sibling(server, name), lease=5) as app, app.worker():
         ...
     left_open = await asyncpg.connect(sibling(server, name))
-    await left_open.execute("insert into stepwell.queues (name) values ('mine')")
+    await left_open.execute("insert into stepwell.queues (name) values ('mine'); create table notes as select 1 as n")
+    oid = await left_open.fetchval(OID)
     await own_shelf.give_back(name)
     again = await own_shelf.take()
     try:
@@ -38,8 +40,10 @@ async def test_a_database_comes_back_empty_and_under_another_name(own_shelf: She
         with pytest.raises(asyncpg.InvalidCatalogNameError):
             await asyncpg.connect(sibling(server, name))
         connection = await asyncpg.connect(sibling(server, again))
+        assert await connection.fetchval(OID) == oid
         for table in ("queues", "workers", "leaders"):
             assert await connection.fetchval(f"select count(*) from stepwell.{table}") == 0
+        assert await connection.fetchval("select to_regclass('notes') is null")
         await connection.close()
     finally:
         await own_shelf.give_back(again)
@@ -52,7 +56,7 @@ async def test_what_was_changed_beyond_its_rows_is_not_used_again(
 ) -> None:
     name = await own_shelf.take()
     connection = await asyncpg.connect(sibling(server, name))
-    oid = await connection.fetchval("select oid from pg_database where datname = current_database()")
+    oid = await connection.fetchval(OID)
     await connection.execute(statement)
     await connection.close()
     await own_shelf.give_back(name)

@@ -9,7 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from stepwell.engine import lone, runs, workflows
+from stepwell.engine import lone, runs, turns, workflows
+from stepwell.model.commands import Ended
 from stepwell.model.events import Event, EventType
 from stepwell.model.ids import new_claim_id
 from stepwell.model.outcome import Completed
@@ -33,6 +34,7 @@ FENCED = (
     "snooze_runs",
     "release_runs",
     "advance_turns",
+    "complete_turns",
     "cancel_turns",
 )
 
@@ -95,7 +97,15 @@ async def as_workflow(tx: Transaction, claim: Claim, **more: Any) -> None:
 async def advance_it(tx: Transaction, claim: Claim) -> Any:
     await as_workflow(tx, claim)
     advance = Advance(claim, recorded=0, seen=0)
-    advanced = await workflows.advance(tx, [advance], worker=await a_worker(tx), claim_id=new_claim_id())
+    advanced = await turns.advance(tx, [advance], worker=await a_worker(tx), claim_id=new_claim_id())
+    return [{"id": run_id} for run_id in advanced.turns]
+
+
+async def complete_turn(tx: Transaction, claim: Claim) -> Any:
+    await as_workflow(tx, claim)
+    ended = Ended(EventType.WORKFLOW_COMPLETED, b"1")
+    advance = Advance(claim, recorded=1, events=[Event(1, ended.type, LONG_AGO, value=b"1")], ended=ended)
+    advanced = await turns.advance(tx, [advance], worker=await a_worker(tx), claim_id=new_claim_id())
     return [{"id": run_id} for run_id in advanced.turns]
 
 
@@ -137,6 +147,7 @@ SPEAK: dict[str, Speak] = {
     "expire_runs": expire_it,
     "cancel_runs": lambda tx, claim: tx.rows("cancel_runs", ids=[claim.id], force=False),
     "advance_turns": advance_it,
+    "complete_turns": complete_turn,
     "cancel_turns": settling("cancel_turns"),
     "tell_parents": tell_it,
     "arrive": arrive_it,

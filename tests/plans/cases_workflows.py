@@ -21,6 +21,7 @@ FINISHED = "finished_runs_pkey kept_runs_pkey"
 ALL_RUNS = f"runs_pkey {FINISHED}"
 PAGE = 2000
 """Of a history, as the engine fetches it."""
+RECORDED = ("ids", "claim_ids", "seen", "recorded", "event_runs", "idxs", "types", "ats", "datas")
 
 
 def turns(ids: Ids) -> dict[str, Any]:
@@ -43,6 +44,17 @@ def advances(ids: Ids) -> dict[str, Any]:
         "shown_runs": runs,
         "shown": [b'{"done": 8}'] * len(runs),
     }
+
+
+def records(ids: Ids) -> dict[str, Any]:
+    """The same, and they go on."""
+    return {name: each for name, each in advances(ids).items() if name in RECORDED}
+
+
+def completions(ids: Ids) -> dict[str, Any]:
+    """The same, and they have completed."""
+    all = records(ids)
+    return {name: all[name] for name in all.keys() - {"seen", "recorded"}} | {"results": [b"1"] * len(all["ids"])}
 
 
 def started_here() -> dict[str, Any]:
@@ -93,6 +105,8 @@ TURNS = {
         "history", 1000, 220, "events_pkey", lambda ids: {"id": ids.workflows.long, "after": 4000, "limit": PAGE}
     ),
     "advance turns": case("advance_turns", BATCH, 7200, "runs_pkey arrivals_pkey", advances),
+    "record turns": case("record_turns", BATCH, 7200, "runs_pkey arrivals_pkey", records),
+    "complete turns": case("complete_turns", BATCH, 7200, "runs_pkey arrivals_pkey", completions),
     "start what is claimed": case("start_claimed_runs", BATCH, 2100, "", lambda ids: started_here()),
     "what was published": case("last_published", 1, 10, "published_pkey", lambda ids: {"id": ids.workflows.long}),
     "forget what was published": case(

@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from stepwell import App, RunCancelled, State, WrongUse, workflow
-from stepwell.engine import pauses, runs, settle, workers, workflows
+from stepwell.engine import pauses, runs, settle, turns, workers, workflows
 from stepwell.engine.workers import Identity
 from stepwell.model.events import Event, EventType
 from stepwell.model.explanation import Why
@@ -195,7 +195,7 @@ async def test_what_waits_for_its_first_turn_with_its_worker_takes_a_signal(tx: 
     signal = Event(0, EventType.SIGNAL_RECEIVED, LONG_AGO, name="word", id=new_run_id())
     assert await workflows.arrive(tx, gate.id, signal, after := Consequences())
     assert after.heard == [gate.id]
-    assert (await workflows.news(tx, [gate]))[gate.id].arrived == 1
+    assert (await turns.news(tx, [gate]))[gate.id].arrived == 1
     assert not await workflows.arrive(tx, other.id, signal, Consequences())
     with pytest.raises(WrongUse, match=r"other .* is a task"):
         await workflows.refuse_arrival(tx, other.id)
@@ -205,7 +205,7 @@ async def test_what_waits_for_its_first_turn_with_its_worker_is_paused_after_it(
     gate, other = await both_claimed(tx)
     assert (await pauses.pause(tx, [gate.id, other.id])).heard == [gate.id]
     done = Advance(gate, recorded=0, seen=0)
-    after = await workflows.advance(tx, [done], worker=new_worker_id(), claim_id=new_claim_id())
+    after = await turns.advance(tx, [done], worker=new_worker_id(), claim_id=new_claim_id())
     assert after.turns[gate.id].state is State.PAUSED
 
 

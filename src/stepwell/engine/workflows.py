@@ -12,47 +12,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import NoReturn
 from uuid import UUID
 
-import msgspec
-
 from stepwell.engine import runs
-from stepwell.model.errors import AlreadyFinished, ClaimLost, KeyConflict, NotFound, WrongUse
+from stepwell.model.errors import AlreadyFinished, KeyConflict, NotFound, WrongUse
 from stepwell.model.events import ENDS, Event, EventType, HistoryEvent
-from stepwell.model.ids import ClaimId, RunId, WorkerId
-from stepwell.model.run import Cancelled, Claim, Error, Reason
-from stepwell.model.start import Start, plain_parts
+from stepwell.model.ids import RunId, WorkerId
+from stepwell.model.run import Cancelled
+from stepwell.model.start import Start
 from stepwell.model.states import State
-from stepwell.model.turn import Advance, Advanced, Consequences, News
-from stepwell.store import copying
+from stepwell.model.turn import Consequences
 from stepwell.store import history as stored
-from stepwell.store.pool import Row, Transaction, Tx
-from stepwell.store.rows import stored_error
+from stepwell.store.pool import Row, Tx
 
 PAGE = 2_000
 """Events of a history that are fetched at once."""
-MANY = 200
-"""From this many on, events and runs of one write are copied into their tables."""
-
-
-async def news(tx: Tx, claims: Sequence[Claim]) -> dict[UUID, News]:
-    """What there is for turns that are held. An id that is missing has lost its claim."""
-    claims = sorted(claims, key=lambda claim: claim.id.bytes)
-    found = await tx.rows(
-        "turns_held", ids=[claim.id for claim in claims], claim_ids=[claim.claim_id for claim in claims]
-    )
-    news: dict[UUID, News] = {}
-    for row in found:
-        held = news.get(row["id"])
-        if held is None:
-            held = news[row["id"]] = News(
-                row["recorded"], row["arrived"], row["history_from"] or 1, row["parent_id"], row["now"],
-                row["pausing"],
-            )  # fmt: skip
-        if row["place"] is not None:
-            held.arrivals.append(stored.arrival(row))
-    return news
 
 
 async def history(tx: Tx, run_id: UUID, *, after: int = 0) -> list[Event]:
@@ -64,152 +39,6 @@ async def history(tx: Tx, run_id: UUID, *, after: int = 0) -> list[Event]:
         if len(page) < PAGE:
             return events
         after = events[-1].idx
-
-
-async def advance(tx: Tx, advances: Sequence[Advance], *, worker: WorkerId, claim_id: ClaimId) -> Consequences:
-    """running -> waiting, pending, paused, or a finished state: what turns wrote, and where it leaves their runs.
-
-    In a transaction, unless all of them are lone. ClaimLost, which takes it back as a whole, if one of several
-    that move others with them has lost its claim.
-    """
-    advances = sorted(advances, key=lambda each: each.claim.id.bytes)
-    all_of_them = Consequences()
-    if all([each.only_records for each in advances]):
-        for row in await tx.rows("record_turns", **_record_columns(advances)):
-            all_of_them.turns[row["id"]] = Advanced(State.RUNNING, row["arrived"], row["pausing"])
-        return all_of_them
-    starts = [start for each in advances for start in each.starts]
-    refused = await _start(tx, starts)
-    all_of_them.wakes |= {start.terms.queue for start in starts if not start.terms.is_delayed}
-    here = [start for each in advances for start in each.here]
-    claims = await runs.start_claimed(tx, here, worker, claim_id) if here else []
-    if len(claims) < len(here):
-        all_of_them.wakes |= {start.terms.queue for start in here}
-    # After the starts: one may have been given up in the turn that started it.
-    await _cancel(tx, [run_id for each in advances for run_id in each.cancels], all_of_them)
-    events = [(each.claim.id, event) for each in advances for event in each.events]
-    apart = len(events) > MANY and isinstance(tx, Transaction)
-    for row in await tx.rows("advance_turns", **_columns(advances), **_event_columns([] if apart else events)):
-        all_of_them.turns[row["id"]] = Advanced(State(row["state"]), row["arrived"], row["pausing"])
-        if row["state"] == State.PENDING:
-            all_of_them.wakes.add(row["queue"])
-    if apart:
-        await _copy_events(tx, [each for each in events if each[0] in all_of_them.turns])
-    lost = [each for each in advances if each.claim.id not in all_of_them.turns]
-    if any(not each.is_lone for each in lost):
-        raise ClaimLost(lost[0].claim.id, lost[0].claim.attempt)
-    ending = {each.claim.id: each for each in advances if each.ended is not None}
-    for parent, event in refused:
-        if parent not in ending:
-            await arrive(tx, parent, event, all_of_them)
-    await _end(tx, list(ending.values()), all_of_them)
-    all_of_them.claims = claims
-    return all_of_them
-
-
-async def _start(tx: Tx, starts: Sequence[Start]) -> list[tuple[UUID, Event]]:
-    """-> pending, scheduled: what turns start; and what is to be told to those whose child has a key of another run."""
-    await _start_unkeyed(tx, [each for each in starts if each.key is None])
-    refused = []
-    for each in starts:
-        if each.key is None or each.terms.parent_id is None:
-            continue
-        try:
-            (held_by,) = await runs.start(tx, [each])
-        except KeyConflict as conflict:
-            held_by = RunId(conflict.run_id)
-        if held_by != each.id:
-            why = f"the key {each.key!r} belongs to run {held_by}, which was not started by this call"
-            type = EventType.CHILD_FAILED if each.terms.kind == "workflow" else EventType.TASK_FAILED
-            error = Error("stepwell.KeyConflict", why, Reason.GAVE_UP)
-            told = Event(0, type, _NEVER, int(each.node or 0), run_id=each.id, error=error)
-            refused.append((each.terms.parent_id, told))
-    return refused
-
-
-async def _start_unkeyed(tx: Tx, starts: Sequence[Start]) -> None:
-    if isinstance(tx, Transaction) and len(starts) > MANY:
-        plain = plain_parts(starts)
-        await runs.start_plain(tx, plain)
-        starts = [] if len(plain) == len(starts) else [start for start in starts if not start.is_plain_part]
-    for first in range(0, len(starts), PAGE):
-        await runs.start(tx, starts[first : first + PAGE])
-
-
-async def _copy_events(tx: Any, events: Sequence[tuple[UUID, Event]]) -> None:
-    """Many events, in the quickest way there is."""
-    rows = ((run_id, event.idx, event.type, event.at, stored.details(event)) for run_id, event in events)
-    await tx.copy("events", copying.EVENT_COLUMNS, copying.event_chunks(rows))
-
-
-def _event_columns(events: Sequence[tuple[UUID, Event]]) -> dict[str, Any]:
-    return {
-        "event_runs": [run_id for run_id, _ in events],
-        "idxs": [event.idx for _, event in events],
-        "types": [event.type for _, event in events],
-        "ats": [event.at for _, event in events],
-        "datas": [stored.details(event) for _, event in events],
-    }
-
-
-def _record_columns(advances: Sequence[Advance]) -> dict[str, Any]:
-    return {
-        "ids": [each.claim.id for each in advances],
-        "claim_ids": [each.claim.claim_id for each in advances],
-        "recorded": [each.recorded for each in advances],
-        "seen": [each.seen for each in advances],
-        **_event_columns([(each.claim.id, event) for each in advances for event in each.events]),
-    }
-
-
-def _columns(advances: Sequence[Advance]) -> dict[str, Any]:
-    shown = [each for each in advances if each.published is not None]
-    return {
-        "ids": [each.claim.id for each in advances],
-        "claim_ids": [each.claim.claim_id for each in advances],
-        "shown_runs": [each.claim.id for each in shown],
-        "shown": [each.published for each in shown],
-        "recorded": [each.recorded for each in advances],
-        "seen": [each.seen if each.ended is None else _ALL for each in advances],
-        "froms": [each.history_from for each in advances],
-        "tos": ["stay" if each.ended is not None else each.to for each in advances],
-        "dues": [each.due for each in advances],
-        "waits": [None if each.waits_for is None else msgspec.json.encode(each.waits_for) for each in advances],
-        "blocks": [None if each.blocked is None else msgspec.json.encode(each.blocked) for each in advances],
-    }
-
-
-async def _end(tx: Tx, ending: Sequence[Advance], all_of_them: Consequences) -> None:
-    """Workflows whose code has ended. Their claims are known to hold: this transaction has their rows."""
-    finished: list[UUID] = []
-    for statement, which in _ENDING.items():
-        group = [each for each in ending if each.ended is not None and each.ended.type is which]
-        if not group:
-            continue
-        columns: dict[str, Any] = {
-            "ids": [each.claim.id for each in group],
-            "claim_ids": [each.claim.claim_id for each in group],
-        }
-        if statement == "complete_runs":
-            columns |= {"results": [each.ended.value for each in group if each.ended], "usages": [None] * len(group)}
-        elif statement == "fail_runs":
-            errors = [stored_error(each.ended.error) for each in group if each.ended and each.ended.error]
-            columns |= {"errors": errors, "usages": [None] * len(group)}
-        finished += [row["id"] for row in await tx.rows(statement, **columns)]
-        if which is EventType.WORKFLOW_CANCELLED:
-            await cancel_children(tx, columns["ids"], all_of_them)
-    all_of_them.finished = finished
-    if any(each.seen < all_of_them.turns[each.claim.id].arrived for each in ending):
-        await tx.rows("forget_arrivals", ids=finished)
-    parts = {each.claim.id for each in ending if each.claim.node is not None}
-    await tell_parents(tx, [run_id for run_id in finished if run_id in parts], all_of_them)
-
-
-_ENDING = {
-    "complete_runs": EventType.WORKFLOW_COMPLETED,
-    "fail_runs": EventType.WORKFLOW_FAILED,
-    "cancel_turns": EventType.WORKFLOW_CANCELLED,
-}
 
 
 async def tell_parents(tx: Tx, ids: Sequence[UUID], after: Consequences) -> None:
@@ -251,10 +80,10 @@ async def cancel(tx: Tx, ids: Sequence[UUID], *, force: bool = False) -> tuple[d
 
 async def cancel_children(tx: Tx, ids: Sequence[UUID], after: Consequences) -> None:
     """scheduled, waiting, pending, running, paused -> cancelled: what these workflows started and is not finished."""
-    await _cancel(tx, [row["id"] for row in await tx.rows("children_of", ids=list(ids))], after)
+    await cancel_parts(tx, [row["id"] for row in await tx.rows("children_of", ids=list(ids))], after)
 
 
-async def _cancel(tx: Tx, ids: Sequence[UUID], after: Consequences) -> None:
+async def cancel_parts(tx: Tx, ids: Sequence[UUID], after: Consequences) -> None:
     """Runs whose parent waits for them no longer: a workflow among them is asked, and may clean up.
 
     Tasks before workflows, as everyone takes them who takes both: a workflow may be the parent of such a task.
@@ -269,7 +98,7 @@ async def _cancel(tx: Tx, ids: Sequence[UUID], after: Consequences) -> None:
 
 async def _ask_to_end(tx: Tx, ids: Sequence[UUID], after: Consequences) -> list[UUID]:
     """waiting -> pending: workflows that are to end; those of these runs that are such."""
-    request = Event(0, EventType.CANCEL_REQUESTED, _NEVER)
+    request = Event(0, EventType.CANCEL_REQUESTED, NEVER)
     asked: list[UUID] = []
     for first in range(0, len(ids), PAGE):
         asked += await _arrive(tx, dict.fromkeys(ids[first : first + PAGE], request), after)
@@ -388,6 +217,4 @@ async def published(tx: Tx, run_id: UUID) -> bytes | None:
     return found[0]["state"] if found else None
 
 
-_ALL = 2**31 - 1
-"""Of what has arrived for a workflow that ends: nobody will ask for it."""
-_NEVER = datetime.min  # the table's clock says when
+NEVER = datetime.min  # the table's clock says when

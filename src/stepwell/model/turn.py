@@ -10,7 +10,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 from stepwell.model.commands import Ended, StepCall
-from stepwell.model.events import Event
+from stepwell.model.events import Event, EventType
 from stepwell.model.outcome import Outcome
 from stepwell.model.run import Claim
 from stepwell.model.start import Start
@@ -88,6 +88,18 @@ class Advance:
     def only_records(self) -> bool:
         """Events, and the turn goes on."""
         return self.to == "stay" and self.published is None and self.is_lone
+
+    @property
+    def only_completes(self) -> bool:
+        """Events, and the run has completed: nobody waits for it here, and nothing goes with it."""
+        ended = self.ended
+        return (
+            ended is not None
+            and ended.type is EventType.WORKFLOW_COMPLETED
+            and self.claim.node is None
+            and self.published is None
+            and not (self.starts or self.here or self.cancels or self.children or self.tx)
+        )
 
     @property
     def is_lone(self) -> bool:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from stepwell.dispatch.base import WE, WHO, Channel, Dispatch
-from stepwell.engine import checkpoints, held, lone, notes, runs, settle, workers, workflows
+from stepwell.engine import checkpoints, held, lone, notes, runs, settle, turns, workers, workflows
 from stepwell.engine.workers import Identity
 from stepwell.model.errors import ClaimLost
 from stepwell.model.events import Event
@@ -124,7 +124,7 @@ class DirectLink:
         return self._awaited_until > asyncio.get_running_loop().time()
 
     async def news(self, claims: Sequence[Claim]) -> dict[UUID, News]:
-        return await workflows.news(self._database, claims)
+        return await turns.news(self._database, claims)
 
     async def history(self, run_id: UUID, *, after: int) -> list[Event]:
         return await workflows.history(self._database, run_id, after=after)
@@ -135,11 +135,11 @@ class DirectLink:
         async def write(tx: Tx) -> None:
             nonlocal written
             await self._settle_children([child for each in advances for child in each.children], tx)
-            written = await workflows.advance(tx, advances, worker=self._identity.id, claim_id=claim_id)
+            written = await turns.advance(tx, advances, worker=self._identity.id, claim_id=claim_id)
 
         if advances[0].tx is not None:
             await advances[0].tx.record(write)
-        elif all(each.is_lone and len(each.events) <= workflows.MANY for each in advances):
+        elif _take_one_statement(advances):
             await write(self._database)
         else:
             async with self._database.transaction() as tx:
@@ -256,3 +256,9 @@ class DirectLink:
     @property
     def queues(self) -> Sequence[str] | None:
         return self._identity.queues
+
+
+def _take_one_statement(advances: Sequence[Advance]) -> bool:
+    if all([each.only_completes for each in advances]):
+        return True
+    return all([each.is_lone and len(each.events) <= turns.MANY for each in advances])

@@ -49,11 +49,12 @@ class Writes:
             return await self._write_alone(advance, repeat=False)
 
     async def _write_all(self, advances: Sequence[Advance]) -> Sequence[Later[Wrote] | BaseException]:
-        """Those that only record something, which takes one statement, do not wait for the others."""
-        apart: dict[bool, list[Advance]] = {True: [], False: []}
+        """Those that take one statement, as they only record something or only complete, do not wait for the others."""
+        apart: dict[str, list[Advance]] = {}
         for each in advances:
-            apart[each.only_records].append(each)
-        groups = [group for group in apart.values() if group]
+            kind = "records" if each.only_records else "completes" if each.only_completes else "more"
+            apart.setdefault(kind, []).append(each)
+        groups = list(apart.values())
         if len(groups) == 1:
             return await self._write_group(advances)
         written = await asyncio.gather(*(self._write_group(group) for group in groups))

@@ -109,6 +109,36 @@ update stepwell.runs r
  where r.id = any(array(select h.id from held h))
 returning r.id, r.arrived, coalesce(r.pausing, false) as pausing;
 
+-- name: complete_turns
+-- moves: running -> completed
+-- The last events of workflows that have completed, and of which nobody is to be told: record_turns and complete_runs in
+-- one, as most of them end. An id that does not come back has lost its claim, and nothing of it was written.
+with done as (
+    delete from stepwell.runs r
+     where r.id = any(:ids::uuid[])
+       and r.claim_id = (:claim_ids::uuid[])[width_bucket(r.id, :ids::uuid[])]
+       and r.state = 'running'
+    returning r.*, (:results::jsonb[])[width_bucket(r.id, :ids::uuid[])] as result
+), written as (
+    insert into stepwell.events (run_id, idx, type, at, data)
+    select e.run_id, e.idx, e.type, e.at, e.data
+      from unnest(:event_runs::uuid[], :idxs::integer[], :types::text[], :ats::timestamptz[], :datas::jsonb[])
+           as e (run_id, idx, type, at, data)
+     where e.run_id = any(array(select d.id from done d))
+), taken as (
+    delete from stepwell.arrivals a where a.run_id = any(array(select d.id from done d))
+)
+insert into stepwell.finished_runs (
+           id, kind, name, queue, priority, state, input, result, key, tags, retry, timeout, attempt,
+           failures, expires_at, claim_id, claimed_by, started_at, created_at, finished_at, parent_id,
+           root_id, retry_of, node, map_index, limit_key, per_key, keep
+       )
+select id, 'workflow', name, queue, priority, 'completed', input, result, key, tags, retry, timeout, attempt,
+       0, expires_at, claim_id, claimed_by, started_at, created_at, stepwell.now(), parent_id,
+       root_id, retry_of, node, map_index, limit_key, per_key, keep
+  from done
+returning id;
+
 -- name: tell_parents
 -- moves: waiting -> pending
 -- Runs that ended in this transaction, to the workflows that wait for them. These are looked up by an array of their

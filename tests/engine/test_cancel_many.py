@@ -56,6 +56,7 @@ async def a_parent(tx: Transaction, children: list[RunId], tasks: list[RunId]) -
     await execute(tx, WORKFLOW, [parent], 0)
     await execute(tx, WORKFLOW, children, 3)
     await execute(tx, TASK, tasks, parent)
+    await execute(tx, "update stepwell.runs set parent_id = $1, node = '1' where id = any($2)", parent, children)
     await execute(tx, STARTED, parent, [*children, *tasks])
     return parent
 

@@ -161,6 +161,7 @@ ENDS = {
     "kinds of runs": case(
         "kinds_of", BATCH, 420, "runs_pkey", lambda ids: {"ids": ids.workflows.waiting}, most_before_17=1000
     ),
+    "overdue workflows": case("overdue_workflows", 0, 10, "runs_deadline", lambda ids: {"limit": 1000}),
     "cancel turns": case("cancel_turns", BATCH, 1500, "runs_pkey", turns),
     "end histories": case(
         "end_histories", BATCH, 2100, "finished_runs_pkey arrivals_pkey events_pkey",
@@ -172,8 +173,8 @@ ENDS = {
         most_before_17=7000,
     ),
     "children of a wide one": case(
-        "children_of", CHILDREN // 2, 1250, "runs_pkey events_pkey", lambda ids: {"ids": [ids.workflows.wide]},
-        most_before_17=40_000,
+        "children_of", CHILDREN // 2, 11_000, "runs_pkey events_pkey", lambda ids: {"ids": [ids.workflows.wide]},
+        most_before_17=50_000,
     ),
     "started by a wide one": case(
         "started_by", CHILDREN, 900, "events_pkey", lambda ids: {"id": ids.workflows.wide}

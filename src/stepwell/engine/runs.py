@@ -337,6 +337,11 @@ async def overdue(tx: Tx, *, limit: int) -> list[UUID]:
     return [row["id"] for row in await tx.rows("overdue_runs", limit=limit, error=error)]
 
 
+async def overdue_workflows(tx: Tx, *, limit: int) -> list[UUID]:
+    """Those among the next overdue runs that may have children."""
+    return [row["id"] for row in await tx.rows("overdue_workflows", limit=limit)]
+
+
 async def next_due(tx: Tx) -> timedelta | None:
     """How long until a run is due or expires."""
     found = await tx.rows("next_due")

@@ -71,6 +71,8 @@ async def cancel(tx: Tx, ids: Sequence[UUID], *, force: bool = False) -> tuple[d
     """scheduled, waiting, pending, running, paused -> cancelled, with all that follows. A workflow that has begun is
     asked instead: what came of it is not known yet."""
     after = Consequences()
+    if force:
+        await lock_children(tx, ids)
     moved = await runs.cancel(tx, ids, force=force)
     await ended_from_outside(tx, [run_id for run_id, each in moved.items() if each.parts], after)
     after.asked += await _ask_to_end(tx, sorted(set(ids) - moved.keys()), after)
@@ -80,7 +82,12 @@ async def cancel(tx: Tx, ids: Sequence[UUID], *, force: bool = False) -> tuple[d
 
 async def cancel_children(tx: Tx, ids: Sequence[UUID], after: Consequences) -> None:
     """scheduled, waiting, pending, running, paused -> cancelled: what these workflows started and is not finished."""
-    await cancel_parts(tx, [row["id"] for row in await tx.rows("children_of", ids=list(ids))], after)
+    await cancel_parts(tx, await lock_children(tx, ids), after)
+
+
+async def lock_children(tx: Tx, ids: Sequence[UUID]) -> list[UUID]:
+    """What these workflows started and is not finished; before they end themselves: who ends a child has it first."""
+    return [row["id"] for row in await tx.rows("children_of", ids=list(ids))]
 
 
 async def cancel_parts(tx: Tx, ids: Sequence[UUID], after: Consequences) -> None:

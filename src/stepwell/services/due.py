@@ -13,7 +13,7 @@ from stepwell.dispatch.base import Channel, Dispatch, tell_all
 from stepwell.engine import runs, workflows
 from stepwell.model.turn import Consequences
 from stepwell.services.service import Service
-from stepwell.store.pool import Database
+from stepwell.store.pool import Database, Tx
 
 BATCH = 1000
 LOOK = 5.0
@@ -58,7 +58,7 @@ class Due(Service):
             return look if wait is None else min(wait.total_seconds(), look)
         queues = await runs.due(self._database, limit=BATCH)
         self._dispatch.announce(Channel.PENDING, queues)
-        expired = await self._end(runs.expire) + await self._end(runs.overdue)
+        expired = await self._end(runs.expire) + await self._end(_overdue)
         return 0.0 if queues or expired else 0.1
 
     async def _end(self, end: Callable[..., Awaitable[list[UUID]]]) -> int:
@@ -70,3 +70,9 @@ class Due(Service):
         after.finished = ended
         tell_all(self._dispatch, after)
         return len(ended)
+
+
+async def _overdue(tx: Tx, *, limit: int) -> list[UUID]:
+    if late := await runs.overdue_workflows(tx, limit=limit):
+        await workflows.lock_children(tx, late)
+    return await runs.overdue(tx, limit=limit)

@@ -194,6 +194,17 @@ select id, kind, name, queue, priority, 'expired', input, key, tags, retry, time
   from done
 returning id;
 
+-- name: overdue_workflows
+-- Those of the next overdue runs that have begun, and may have children.
+select n.id
+  from (select r.id, r.recorded
+          from stepwell.runs r
+         where r.deadline_at <= stepwell.now()
+           and r.state <> 'running'
+         order by r.deadline_at
+         limit :limit) n
+ where n.recorded > 0;
+
 -- name: overdue_runs
 -- moves: scheduled, waiting, pending, paused -> failed
 -- Their deadline passed while nobody ran them.

@@ -232,10 +232,10 @@ select exists (select from stepwell.arrivals a where a.run_id = :id::uuid and a.
 select r.id, r.kind from stepwell.runs r where r.id = any(:ids::uuid[]) order by r.id;
 
 -- name: children_of
--- Live runs that these workflows started, and have not asked to end already. The histories are read once: a workflow
--- may have ten thousand children, and to look for the end of each would read its history as many times. That of a fork
--- names runs of its origin as well, which are none of its own.
-select r.id, r.kind, r.queue
+-- Live runs that these workflows started, and have not asked to end already; locked. The histories are read once: a
+-- workflow may have ten thousand children, and to look for the end of each would read its history as many times. That
+-- of a fork names runs of its origin as well, which are none of its own.
+select r.id
   from stepwell.runs r
  where r.id = any(array(
            select (e.data ->> 'run')::uuid
@@ -244,7 +244,9 @@ select r.id, r.kind, r.queue
               and e.type in ('TaskScheduled', 'ChildStarted', 'TaskCancelled', 'ChildCancelled')
             group by e.run_id, e.data ->> 'run'
            having bool_and(e.type in ('TaskScheduled', 'ChildStarted'))))
-   and r.parent_id = any(:ids::uuid[]);
+   and r.parent_id = any(:ids::uuid[])
+ order by r.id
+   for update;
 
 -- name: started_by
 -- Every run that a workflow started, in their order.

@@ -26,27 +26,29 @@ class Pulse:
         """`ask` has something called on the loop, soon, from any thread."""
         self._ask = ask
         self._thread = get_ident()
-        self._beat = time.monotonic()
-        self._told_at: float | None = None
+        self._asked_at: float | None = None
+        """When the loop was asked, if it has not answered."""
+        self._told = False
 
     def feel(self) -> None:
         """From another thread, every now and then: say so if the loop stands still, and when it goes on again."""
-        still = time.monotonic() - self._beat
-        if still > STILL and self._told_at is None:
-            self._told_at = self._beat
+        asked = self._asked_at
+        if asked is None:
+            self._asked_at = time.monotonic()
+            self._ask(self._goes)
+        elif (still := time.monotonic() - asked) > STILL and not self._told:
+            self._told = True
             log.error(
                 "the event loop of this worker has stood still for %.0f s, at %s: nothing else happens in this process "
                 "until that ends. Long computations belong into a task or step that is a plain def",
                 still, self._line(),
             )  # fmt: skip
-        self._ask(self._goes)
 
     def _goes(self) -> None:
-        now = time.monotonic()
-        if self._told_at is not None:
-            log.warning("the event loop of this worker goes on, after %.0f s", now - self._told_at)
-            self._told_at = None
-        self._beat = now
+        asked, self._asked_at = self._asked_at, None
+        if self._told and asked is not None:
+            self._told = False
+            log.warning("the event loop of this worker goes on, after %.0f s", time.monotonic() - asked)
 
     def _line(self) -> str:
         """The innermost line of the user's, or else whatever it is."""

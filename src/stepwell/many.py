@@ -26,12 +26,12 @@ class Many:
             lambda _again: bulk.matching(self._database, which, finished=finished, limit=limit, after=after)
         )
 
-    async def cancel(self, ids: Sequence[UUID]) -> list[UUID]:
-        """Those that were not finished, and are cancelled now."""
+    async def cancel(self, ids: Sequence[UUID], *, force: bool = False) -> list[UUID]:
+        """Those that were not finished, and are cancelled now; or asked to be, as workflows are without `force`."""
 
         async def cancel(again: bool) -> tuple[list[UUID], Consequences]:
             async with self._database.transaction() as tx:
-                moved, after = await workflows.cancel(tx, ids)
+                moved, after = await workflows.cancel(tx, ids, force=force)
                 ended = list(moved)
                 if again:
                     # The first try may have moved them.

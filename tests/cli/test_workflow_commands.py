@@ -265,3 +265,14 @@ async def test_what_is_pinned_to_another_version_does_not_concern_preflight(step
     told = await stepwell("preflight", "flows_changed:app", "--json")
     assert (told.code, told.json["pinned"], told.json["checked"]) == (0, {"flows.checkout": 1}, 0)
     assert (await stepwell("preflight", "flows:app", "--json")).json["checked"] == 1
+
+
+@pytest.mark.parametrize("by", ["id", "filter"])
+async def test_cancel_asks_a_workflow_and_with_force_it_asks_nobody(stepwell, flows, by):
+    async with flows.app.worker():
+        run = await paying(flows)
+    named = [run.id] if by == "id" else ["--name", "flows.checkout", "--yes"]
+    assert (await stepwell("cancel", *named)).code == 0
+    assert (await run.info()).state == "pending"  # asked, and nobody is there to answer
+    assert (await stepwell("cancel", *named, "--force")).code == 0
+    assert (await run.info()).state == "cancelled"

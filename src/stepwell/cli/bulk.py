@@ -54,6 +54,11 @@ async def _cancel_one(run: Run[Any]) -> UUID:
     return run.id
 
 
+async def _end_one(run: Run[Any]) -> UUID:
+    await run.cancel(force=True)
+    return run.id
+
+
 async def _retry_one(run: Run[Any]) -> UUID:
     return (await run.retry()).id
 
@@ -62,23 +67,30 @@ async def _cancel_many(client: Client, ids: Sequence[UUID]) -> int:
     return len(await client.many.cancel(ids))
 
 
+async def _end_many(client: Client, ids: Sequence[UUID]) -> int:
+    return len(await client.many.cancel(ids, force=True))
+
+
 async def _retry_many(client: Client, ids: Sequence[UUID]) -> int:
     return len(await client.many.retry(ids))
 
 
 CANCEL = Verb("cancel", "cancelled", False, _cancel_one, _cancel_many)
+END = Verb("cancel", "cancelled", False, _end_one, _end_many)
 RETRY = Verb("retry", "started again", True, _retry_one, _retry_many)
 
 
 @click.command()
 @click.argument("run", nargs=-1)
 @filtered(LIVE, error=False)
+@click.option("--force", is_flag=True, help="Ask no workflow: end it now, with what it started.")
 @yes_option
 @json_option
 @on_database
 def cancel(
     run: tuple[str, ...],
     *,
+    force: bool,
     yes: bool,
     as_json: bool,
     dsn: str | None,
@@ -88,13 +100,14 @@ def cancel(
 ) -> int:
     """Finish runs as cancelled: each RUN, named by its id or key, or all that the filters find.
 
-    A running one is told to stop.
+    A running one is told to stop. A workflow that has begun is asked: it may clean up first, or refuse.
     """
     _check(run, which)
     app = open_app(dsn, schema, home)
+    verb = END if force else CANCEL
     if run:
-        return run_async(_each(app, run, CANCEL, as_json=as_json))
-    return run_async(_bulk(app, CANCEL, which, yes=yes, as_json=as_json))
+        return run_async(_each(app, run, verb, as_json=as_json))
+    return run_async(_bulk(app, verb, which, yes=yes, as_json=as_json))
 
 
 @click.command()

@@ -176,6 +176,14 @@ async def everything_catching() -> None:
         raise
 
 
+async def receives() -> None:
+    await workflow.signal("go")
+
+
+async def sleeps() -> None:
+    await asyncio.sleep(3600)
+
+
 async def rolls_back() -> None:
     workflow.on_rollback(waits)
     async with contextlib.AsyncExitStack() as stack:
@@ -207,6 +215,20 @@ def test_every_coroutine_ends_and_runs_its_finally_and_none_is_cancelled(fn: Cal
     assert [each() for each in tasks if each() is not None] == []
     assert [each() for each in frames if each() is not None] == []
     assert replay.ended is None
+
+
+@pytest.mark.parametrize("fn", [waits, sleeps, receives], ids=lambda fn: fn.__name__)
+def test_what_is_evicted_is_freed_at_once_and_waits_for_no_collection(fn: Callable[[], Awaitable[None]]) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        replay = begun(fn)
+        left = [weakref.ref(replay), weakref.ref(replay.loop), *(weakref.ref(task) for task in replay.loop.tasks)]
+        replay.evict()
+        del replay
+        assert [each() for each in left if each() is not None] == []
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("name", CASES)

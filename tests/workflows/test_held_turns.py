@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 import pytest
 
 from stepwell import App, Retry, RunFailed, StepFailed, current, workflow
+from stepwell.engine import workflows
+from stepwell.model.turn import Consequences
 from stepwell.replay import loop
+from stepwell.store.pool import Tx
 from stepwell.worker import run_turn
 from tests.waiting_for import until
 
@@ -49,6 +54,35 @@ async def test_with_one_slot_a_workflow_and_its_tasks_do_not_wait_for_each_other
         runs = await doubled.start_many([(each,) for each in range(10)])
         results = [await run.result(timeout=SOON) for run in runs]
     assert results == [[2 * (x + each) for each in range(5)] for x in range(10)]
+
+
+async def test_whatever_a_workflow_starts_and_its_worker_ends_is_written_with_what_follows_from_it(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also what was claimed as anything is, since there was no slot for it when it was started."""
+    monkeypatch.setattr(run_turn, "HOLD", SOON)
+    told: list[UUID] = []
+    tell = workflows.tell_parents
+
+    async def tell_parents(tx: Tx, ids: Sequence[UUID], after: Consequences) -> None:
+        told.extend(ids)
+        await tell(tx, ids, after)
+
+    monkeypatch.setattr(workflows, "tell_parents", tell_parents)
+
+    @app.task
+    async def double(x: int) -> int:
+        return 2 * x
+
+    @app.workflow
+    async def all_doubled(count: int) -> int:
+        return sum(await asyncio.gather(*(double(x) for x in range(count))))
+
+    async with app, app.worker(slots=5):
+        run = await all_doubled.start(300)
+        assert await run.result(timeout=SOON) == 300 * 299
+        assert (await run.info()).attempt == 1
+    assert told == []
 
 
 async def test_a_task_that_takes_long_lets_the_turn_go(app: App, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 
 from stepwell.engine import runs
-from stepwell.engine.workflows import NEVER, PAGE, arrive, cancel_children, cancel_parts, tell_parents
+from stepwell.engine.workflows import NEVER, PAGE, arrive, cancel_children, cancel_parts, lock_children, tell_parents
 from stepwell.model.errors import ClaimLost, KeyConflict
 from stepwell.model.events import Event, EventType
 from stepwell.model.ids import ClaimId, RunId, WorkerId
@@ -83,6 +83,8 @@ async def _advance(tx: Tx, advances: Sequence[Advance], worker: WorkerId, claim_
         all_of_them.wakes |= {start.terms.queue for start in here}
     # After the starts: one may have been given up in the turn that started it.
     await cancel_parts(tx, [run_id for each in advances for run_id in each.cancels], all_of_them)
+    # Before their own rows: who ends a child has it first, and then tells its parent.
+    await lock_children(tx, [each.claim.id for each in advances if each.ended is not None and each.ended.cancels])
     events = [(each.claim.id, event) for each in advances for event in each.events]
     apart = len(events) > MANY and isinstance(tx, Transaction)
     for row in await tx.rows("advance_turns", **_columns(advances), **_event_columns([] if apart else events)):

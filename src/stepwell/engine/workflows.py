@@ -87,7 +87,7 @@ async def cancel_children(tx: Tx, ids: Sequence[UUID], after: Consequences) -> N
 
 async def lock_children(tx: Tx, ids: Sequence[UUID]) -> list[UUID]:
     """What these workflows started and is not finished; before they end themselves: who ends a child has it first."""
-    return [row["id"] for row in await tx.rows("children_of", ids=list(ids))]
+    return [row["id"] for row in await tx.rows("children_of", ids=list(ids))] if ids else []
 
 
 async def cancel_parts(tx: Tx, ids: Sequence[UUID], after: Consequences) -> None:

@@ -59,6 +59,11 @@ class Ended:
     state: str | None = None
     """Of WorkflowFailed: ROLLED_BACK if all that it had to undo was undone."""
 
+    @property
+    def cancels(self) -> bool:
+        """Whether what it started ends with it."""
+        return self.type is EventType.WORKFLOW_CANCELLED
+
 
 ROLLED_BACK = "rolled_back"
 

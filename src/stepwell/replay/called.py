@@ -18,17 +18,25 @@ from stepwell.replay.loop import DurableFuture, Loop
 class Called(DurableFuture[bytes]):
     """The end of a task, child or step, for whoever awaits it. To stop waiting for it is to cancel it."""
 
-    __slots__ = ("_cancel", "call")
+    __slots__ = ("call", "on_cancel")
 
     def __init__(self, call: Command | StepCall, loop: Loop, cancel: Callable[[Called], None]) -> None:
         super().__init__(loop=loop)
         self.call = call
-        self._cancel = cancel
+        self.on_cancel = cancel
 
     def cancel(self, msg: Any | None = None) -> bool:
         if not self.done():
-            self._cancel(self)
+            self.on_cancel(self)
         return super().cancel(msg)
+
+
+def let_go(calls: dict[int, Called]) -> None:
+    """Of those that nobody awaits any more: they hold neither their workflow nor the line that called them."""
+    for called in calls.values():
+        called.on_cancel = lambda _: None
+        del called.call
+    calls.clear()
 
 
 def error_of(event: Event, call: Command | StepCall, run_id: UUID) -> Exception:

@@ -119,6 +119,20 @@ class Driver(Protocol):
     def timer_cancelled(self, timer: DurableTimer) -> None: ...
 
 
+class _Gone:
+    """The driver of a loop that has ended."""
+
+    evicting = True
+
+    def timer_set(self, timer: DurableTimer) -> None: ...
+
+    def timer_cancelled(self, timer: DurableTimer) -> None: ...
+
+
+GONE = _Gone()
+"""Whoever is let go of must not be held in a circle: it would stay until circles are looked for, and that is seldom."""
+
+
 Before = tuple[asyncio.AbstractEventLoop | None, Any, bool, asyncio.Task[Any] | None]
 """Which loop ran here, who heard of async generators, whether garbage was collected, and in which task it was."""
 
@@ -229,6 +243,7 @@ class Loop(asyncio.AbstractEventLoop):
         with suppress(NeverWaits):
             self.run_until_idle(0.0)
         self._closed = True
+        self.driver = GONE
 
     def _end_all(self) -> None:
         generators = self._take_suspended()
@@ -250,6 +265,9 @@ class Loop(asyncio.AbstractEventLoop):
             close_coroutine(task.get_coro())
         finally:
             asyncio.tasks._leave_task(self, task)
+        awaited: Any = getattr(task, "_fut_waiter", None)
+        for callback, _ in list(getattr(awaited, "_callbacks", None) or ()):
+            awaited.remove_done_callback(callback)
 
     # -- async generators
 

@@ -24,7 +24,7 @@ from stepwell.model.ids import RunId
 from stepwell.model.run import Error, Reason
 from stepwell.model.start import Start
 from stepwell.replay import ordered
-from stepwell.replay.called import Called, ChildIds, error_of
+from stepwell.replay.called import Called, ChildIds, error_of, let_go
 from stepwell.replay.code import About, Code, ContinueAsNew, Evicted
 from stepwell.replay.fitting import Ahead, last_arrival, look_ahead, mismatch
 from stepwell.replay.loop import DurableTimer, Loop, NeverWaits
@@ -123,12 +123,12 @@ class Replay:
 
     def take(self) -> list[Command]:
         """What was issued and is not recorded yet."""
-        issued, self._issued = list(self._issued), deque()
-        return issued
+        return [self._issued.popleft() for _ in range(len(self._issued))] if self._issued else []
 
     def take_steps(self) -> list[StepCall]:
         """Steps to be run here."""
-        steps, self._steps = list(self._steps.values()), {}
+        steps = list(self._steps.values()) if self._steps else []
+        self._steps.clear()
         return steps
 
     def put_back(self, steps: Sequence[StepCall]) -> None:
@@ -189,7 +189,7 @@ class Replay:
         except NeverWaits as error:
             new = "an endless loop that waits for nothing"
             raise Nondeterminism(self.about.id, self.about.name, self.idx, "an event", new, error.line) from None
-        if any(command.dropped for command in self._issued):
+        if self._issued and any(command.dropped for command in self._issued):
             self._issued = deque(command for command in self._issued if not command.dropped)
 
     def _end(self, main: asyncio.Task[bytes]) -> Ended:
@@ -314,9 +314,9 @@ class Replay:
         """End its coroutines, here and now: the run goes on from its history, elsewhere or later."""
         self.evicting = True
         self.loop.end_all()
-        # What is still held would hold all of it.
-        self._main, self._leaving = None, []
-        for held in (self._calls, self._timers, self._steps, self._issued, self._signals, self._rollback):
+        self._main, self._leaving = None, []  # what is still held would hold all of it
+        let_go(self._calls)
+        for held in (self._timers, self._steps, self._issued, self._signals, self.updates, self._rollback):
             held.clear()
 
     # -- answers

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from stepwell.replay.code import ContinueAsNew, Evicted, continues
-from stepwell.replay.loop import Driver
+from stepwell.replay.loop import GONE, Driver
 
 
 class Rollback:
@@ -23,6 +23,7 @@ class Rollback:
 
     def clear(self) -> None:
         self._compensations.clear()
+        self._driver = GONE
 
     async def around(self, body: Coroutine[Any, Any, bytes]) -> bytes:
         """The body; and if it fails, what it had done is undone."""

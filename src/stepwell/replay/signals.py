@@ -80,8 +80,12 @@ class Signals:
         return sorted(name for name, waiting in self._waiting.items() if waiting)
 
     def clear(self) -> None:
+        for waiting in self._waiting.values():
+            for receiving in waiting:
+                receiving.leave = lambda _: None
         self._came.clear()
         self._waiting.clear()
+        self._set_timer = lambda _timer, _name: None
 
     def _hand_out(self, name: str) -> None:
         came, waiting = self._came.get(name), self._waiting.get(name)

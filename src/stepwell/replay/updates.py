@@ -42,6 +42,10 @@ class Updates:
         self._describe = describe
         self._updaters: dict[str, Updater] = {}
 
+    def clear(self) -> None:
+        self._updaters.clear()
+        self._answer = lambda *_, **__: None
+
     def register(self, name: str, fn: Callable[..., Any]) -> Updater:
         if name in self._updaters:
             raise DuplicateName(name, "an update of this workflow", "another one")

@@ -65,6 +65,8 @@ class Turn:
     """News are on their way."""
     _came: list[Event] = field(default_factory=list)
     """Arrivals that the code has not been told of."""
+    _news_of: datetime = field(init=False)
+    """When someone last looked for any."""
     _seen: int = 0
     _steps: OfTurn = field(init=False)
     _children: set[RunId] = field(default_factory=set)
@@ -91,7 +93,7 @@ class Turn:
         self._pausing = self.news.pausing
         self._seen = self.news.arrived - len(self.news.arrivals)
         self.written = self.news.recorded, self._seen
-        self._came = self.news.arrivals
+        self._came, self._news_of = self.news.arrivals, self.news.now
         self._draft = Draft(self.claim, self.replay)
         self._steps = OfTurn(self.desk.steps, self.attempt, self._stir)
         self._go(self._begin)
@@ -149,7 +151,7 @@ class Turn:
         if isinstance(answer, BaseException):
             self._error = answer
         else:
-            self._came = answer.arrivals
+            self._came, self._news_of = answer.arrivals, answer.now
             self._pausing = answer.pausing
         self._stir()
 
@@ -203,9 +205,6 @@ class Turn:
         self._since = time.monotonic()
         if self._closing:
             return
-        if self.heard and not self._asking and self.replay.ended is None:
-            self.heard, self._asking = False, True
-            self.desk.ask_news(self.claim, self._told_news)
         if len(self._ended) + len(self._came) + len(self._steps.done) > 1:
             with self.replay.loop.entered():
                 self._tell()
@@ -213,6 +212,9 @@ class Turn:
             self._tell()
         self._steps.give_up(self.replay.dropped)
         self.replay.dropped = []
+        if self.heard and not self._asking and self.replay.ended is None:
+            self.heard, self._asking = False, True
+            self.desk.ask_news(self.claim, self._told_news)
         if self._flying is None:
             self._write()
 
@@ -293,7 +295,7 @@ class Turn:
             if event.idx > self._seen:
                 self._seen = event.idx
                 self._draft.deliver(event)
-        if not self._asking:  # what came before its time wins
+        if not self._asking and not self.heard:
             self._fire()
 
     def _tell_steps(self) -> None:
@@ -308,12 +310,16 @@ class Turn:
             self._draft.deliver(step.event(self._now()))
 
     def _fire(self) -> None:
-        """Timers, in the order of their time: what one wakes may cancel the next."""
-        while self.replay.ended is None and self.replay.due is not None:
-            due = self.replay.due_timer(self._now())
-            if due is None:
+        """Timers, in the order of their time: what one wakes may cancel the next. What arrived before that wins, word
+        of it or not: so none fires before someone has looked."""
+        while self.replay.ended is None and (due := self.replay.due) is not None:
+            first = self.replay.due_timer(self._now())
+            if first is None:
                 return
-            number, signal = due
+            if due > self._news_of:
+                self.heard = True
+                return
+            number, signal = first
             type = EventType.TIMER_FIRED if signal is None else EventType.SIGNAL_TIMED_OUT
             self._draft.deliver(Event(0, type, self._now(), number, signal))
 

@@ -113,6 +113,22 @@ def test_a_generator_in_a_circle_ends_with_the_workflow_whenever_it_is_collected
     told_again(told)
 
 
+def test_a_generator_that_is_collected_as_the_code_stops_running_ends_with_the_workflow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The moments between: the loop is still the one that runs, and garbage is collected again."""
+    hooks = sys.set_asyncgen_hooks
+
+    def set_hooks(*those: Any) -> None:
+        if gc.isenabled():
+            gc.collect()
+        hooks(*those)
+
+    monkeypatch.setattr(sys, "set_asyncgen_hooks", set_hooks)
+    told = World().run(lets_go_of_a_circle)
+    assert told.commands(EventType.TASK_SCHEDULED) == ["t0", "b", "c", "undo"]
+
+
 def test_time_passes_only_from_event_to_event() -> None:
     case = CASES["sleeps"]
     told = case.world.run(case.fn)

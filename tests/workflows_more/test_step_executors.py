@@ -109,7 +109,7 @@ async def test_what_it_raises_at_last_is_told_with_its_type_and_line(app: App, e
 
 
 async def test_a_process_that_takes_too_long_is_killed_and_the_next_attempt_has_another(app: App, place: str) -> None:
-    hangs_at_first = app.step(executor="process", retry=AGAIN, timeout=2)(bodies.hangs_at_first)
+    hangs_at_first = app.step(executor="process", retry=AGAIN, timeout=4)(bodies.hangs_at_first)
 
     @app.workflow
     async def insist() -> int:

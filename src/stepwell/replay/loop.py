@@ -185,21 +185,21 @@ class Loop(asyncio.AbstractEventLoop):
 
     def _enter(self) -> Before:
         before = events._get_running_loop(), sys.get_asyncgen_hooks(), gc.isenabled()
+        gc.disable()  # first here and last there: what is found in between is not let go of by the code
         left = _leave_task(before[0])
         events._set_running_loop(self)
         sys.set_asyncgen_hooks(self._begins, self._ends)
-        gc.disable()
         self._entered = True
         return *before, left
 
     def _leave(self, before: Before) -> None:
         outer, hooks, collects, left = before
         self._entered = False
-        if collects:
-            gc.enable()
         sys.set_asyncgen_hooks(*hooks)
         events._set_running_loop(outer)
         _return_to_task(outer, left)
+        if collects:
+            gc.enable()
 
     def _run_ready(self) -> None:
         ready = self._ready
@@ -279,7 +279,7 @@ class Loop(asyncio.AbstractEventLoop):
         """Nobody has it any more."""
         if self.driver.evicting:
             close_generator(generator)
-        elif self.is_running():
+        elif self._entered:
             self.create_task(generator.aclose())
         else:
             self._let_go.append(generator)

@@ -1,4 +1,4 @@
-"""The schema as text, from the catalog: the same on every Postgres from 15 on, whatever pg_dump is there.
+"""The schema as text, from the catalog: the same on every Postgres from 13 on, whatever pg_dump is there.
 
 The partitions of single days are left out: they come and go.
 """
@@ -60,8 +60,9 @@ select format('create domain %s as %s constraint %I %s;', format_type(t.oid, nul
 TRIGGERS = """
 select pg_get_triggerdef(oid) as made from pg_trigger where tgrelid = $1 and not tgisinternal order by tgname
 """
-FUNCTIONS = """
-select pg_get_functiondef(oid) as made
+FUNCTIONS = r"""
+-- Before 14 a procedure's arguments were not said to be IN.
+select regexp_replace(pg_get_functiondef(oid), '([(,] ?)IN (?=[a-z_]+ )', '\1', 'g') as made
   from pg_proc where pronamespace = $1::regnamespace order by proname, pg_get_function_arguments(oid)
 """
 

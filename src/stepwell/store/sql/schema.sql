@@ -762,7 +762,7 @@ begin
 end
 $function$;
 
-CREATE OR REPLACE PROCEDURE stepwell.start_ahead(IN id uuid, IN name text, IN queue text, IN priority smallint, IN input jsonb, IN tags jsonb, IN retry jsonb, IN timeout interval, IN parent_id uuid, IN root_id uuid, IN channel text, IN word text, INOUT said boolean DEFAULT false)
+CREATE OR REPLACE PROCEDURE stepwell.start_ahead(id uuid, name text, queue text, priority smallint, input jsonb, tags jsonb, retry jsonb, timeout interval, parent_id uuid, root_id uuid, channel text, word text, INOUT said boolean DEFAULT false)
  LANGUAGE plpgsql
 AS $procedure$
 #variable_conflict use_column

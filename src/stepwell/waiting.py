@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from uuid import UUID
 
 from stepwell.beside import within
@@ -29,7 +30,8 @@ SPREADING = (0.01, 0.04, 0.2, 1.0)
 NEW = 1000
 """Runs of our own that are remembered as just started."""
 
-Future = asyncio.Future[Finished]
+Future = asyncio.Future[Finished | None]
+"""How a run finished; None: it was announced that it has, and whoever waits may look for itself."""
 
 
 class Waiting:
@@ -68,13 +70,25 @@ class Waiting:
 
     async def wait(self, run_id: UUID) -> Finished:
         """How the run finished, once it has."""
+        known = run_id in self._new
+        self._new.pop(run_id, None)
+        while True:
+            answer = await self._await(run_id, known=known)
+            if answer is not None:
+                return answer
+            with suppress(Unavailable):
+                for finished in await reads.finished(self._database, [run_id], recent=True):
+                    return finished
+            known = False  # and if it is not to be seen after all, everyone looks
+
+    async def _await(self, run_id: UUID, *, known: bool) -> Finished | None:
+        """The same, or None if it was announced."""
         if self._closed:
             raise Unavailable("the app was closed")
         future: Future = asyncio.get_running_loop().create_future()
         self._futures.setdefault(run_id, set()).add(future)
         self._begin()
-        if run_id in self._new:
-            del self._new[run_id]
+        if known:
             self._doubt([run_id], SPREADING[1:])
         else:
             self._fresh.add(run_id)
@@ -148,9 +162,19 @@ class Waiting:
             finished = {UUID(each) for each in ids}
             for run_id in finished & self._new.keys():
                 del self._new[run_id]
-            self._look |= finished & self._futures.keys()
+            awaited = finished & self._futures.keys()
+            if len(awaited) == 1 and self._let_look(*awaited):
+                return
+            self._look |= awaited
         if self._look or self._look_far:
             self._stirred.set()
+
+    def _let_look(self, run_id: UUID) -> bool:
+        """Let the only one who waits for it look itself: sooner than it would be woken by who looks for all."""
+        waiting = [future for future in self._futures[run_id] if not future.done()]
+        if len(waiting) == 1:
+            waiting[0].set_result(None)
+        return len(waiting) == 1
 
     def _heard_awaited(self, words: Sequence[str] | None) -> None:
         if words is None or WHO in words:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 import pytest
 
 from stepwell import App
 from stepwell.dispatch.base import WE, WHO, Channel
+from stepwell.engine import reads
+from stepwell.model.errors import Unavailable
+from stepwell.model.run import Finished
+from stepwell.store.pool import Tx
 from stepwell.waiting import SPREADING
 from tests.waiting_for import until
 
@@ -338,3 +343,40 @@ async def test_a_run_whose_announcement_was_lost_is_found_though_others_are_anno
         while not awaited.done():  # something stirs all the time
             await (await quick.start()).result(10)
         assert awaited.result() == "found"
+
+
+@pytest.mark.parametrize("away", [False, True], ids=["not finished", "and the database away"])
+async def test_who_was_told_too_soon_and_looks_in_vain_waits_on(
+    app: App, overheard: Overheard, monkeypatch: pytest.MonkeyPatch, away: bool
+) -> None:
+    """The only one who waits for a run looks itself when that is announced. Anyone may say so."""
+    gate, looked = asyncio.Event(), asyncio.Event()
+    look = reads.finished
+
+    async def finished(tx: Tx, ids: Sequence[UUID], *, recent: bool = False) -> list[Finished]:
+        if recent and not looked.is_set():
+            looked.set()
+            if away:
+                raise Unavailable("gone")
+        return await look(tx, ids, recent=recent)
+
+    @app.task
+    async def wait() -> str:
+        await gate.wait()
+        return "done"
+
+    async with app, app.worker():
+        run = await wait.start()
+        waiting = asyncio.create_task(run.result())
+
+        async def is_awaited() -> bool:
+            return WE in await overheard.said(Channel.AWAITED)
+
+        await until(is_awaited)
+        monkeypatch.setattr(reads, "finished", finished)
+        dispatch: Any = app._opening.dispatch
+        dispatch.announce(Channel.FINISHED, [run.id.hex])
+        async with asyncio.timeout(5):
+            await looked.wait()
+        gate.set()
+        assert await asyncio.wait_for(waiting, 5) == "done"

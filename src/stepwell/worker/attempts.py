@@ -234,8 +234,11 @@ class Attempts:
     def _go_on(self) -> None:
         if self._line and not self.stepping and self.unused > 0:
             self.stepping = True
-            # Not here: an eager task factory would take its first step in ours, the next in that, and so on.
-            asyncio.get_running_loop().call_soon(self._begin_step)
+            loop = asyncio.get_running_loop()
+            if loop.get_task_factory() is None:
+                self._begin_step()
+            else:  # an eager one would take its first step in ours, the next in that, and so on
+                loop.call_soon(self._begin_step)
 
     def _begin_step(self) -> None:
         task = asyncio.create_task(self._step())

@@ -101,8 +101,11 @@ class Steps:
     def _go_on(self) -> None:
         if self._line and not self._stepping:
             self._stepping = True
-            # Not here: an eager task factory would take its first part in ours, the next in that, and so on.
-            asyncio.get_running_loop().call_soon(self._begin_stepping)
+            loop = asyncio.get_running_loop()
+            if loop.get_task_factory() is None:
+                self._begin_stepping()
+            else:  # an eager one would take its first step in ours, the next in that, and so on
+                loop.call_soon(self._begin_stepping)
 
     def _begin_stepping(self) -> None:
         task = asyncio.create_task(self._step())

@@ -33,8 +33,8 @@ CLEANUP = 1.0
 """Seconds a cancelled body has to clean up before its attempt is settled without it."""
 STRETCH = 0.003
 """Seconds of first steps after which everyone else on the event loop has a turn."""
-
-
+RESTING = 500
+"""Turns that rest beside those that have a slot, before no more is claimed."""
 TURN = "turn"
 """The executor of workflows: their turns."""
 
@@ -135,7 +135,7 @@ class Attempts:
     @property
     def taken(self) -> int:
         """Slots that are not free: attempts, claims in line for one, and threads that go on after theirs."""
-        return len(self._under_way) - len(self.resting) + len(self._line) + self._bodies.stuck
+        return len(self._under_way) - min(len(self.resting), RESTING) + len(self._line) + self._bodies.stuck
 
     @property
     def unused(self) -> int:
@@ -364,9 +364,10 @@ class Attempts:
             self.end(attempt, silent(silence))
 
     def rest(self, claim: Claim, rests: bool) -> None:
+        """Also in its first step, before it is one of those under way."""
         if not rests:
             self.resting.discard(claim)
-        elif claim in self._under_way:
+        elif claim in self.known:
             self.resting.add(claim)
             self._go_on()
 

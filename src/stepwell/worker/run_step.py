@@ -161,13 +161,16 @@ class Steps:
 class OfTurn:
     """The steps of one turn: those under way, and those that have ended and of which its code was not told."""
 
-    __slots__ = ("_attempt", "_gone", "_steps", "_stir", "_under_way", "done")
+    __slots__ = ("_attempt", "_gone", "_proceed", "_steps", "_stir", "_under_way", "done")
 
-    def __init__(self, steps: Steps, attempt: Running, stir: Callable[[], None]) -> None:
-        """`stir` is called when one has ended."""
+    def __init__(
+        self, steps: Steps, attempt: Running, *, stir: Callable[[], None], proceed: Callable[[], None]
+    ) -> None:
+        """When one has ended, `proceed` is called if it was the last, else `stir`: others may end at this moment."""
         self._steps = steps
         self._attempt = attempt
         self._stir = stir
+        self._proceed = proceed
         self._under_way: dict[int, UnderWay] = {}
         self._gone: list[UnderWay] = []
         self.done: deque[UnderWay] = deque()
@@ -203,7 +206,10 @@ class OfTurn:
     def _ended(self, step: UnderWay) -> None:
         self._under_way.pop(step.call.number, None)
         self.done.append(step)
-        self._stir()
+        if self._under_way:
+            self._stir()
+        else:
+            self._proceed()
 
 
 async def run_step(call: StepCall, attempt: Running, executors: Mapping[str, Executor]) -> Done:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 
 from stepwell.context import Running
 from stepwell.model.commands import Command, StepCall
@@ -95,7 +96,8 @@ class Turn:
         self.written = self.news.recorded, self._seen
         self._came, self._news_of = self.news.arrivals, self.news.now
         self._draft = Draft(self.claim, self.replay)
-        self._steps = OfTurn(self.desk.steps, self.attempt, self._stir)
+        proceed = partial(self._go, self._proceed)
+        self._steps = OfTurn(self.desk.steps, self.attempt, stir=self._stir, proceed=proceed)
         self._go(self._begin)
         try:
             return await self._end
@@ -223,6 +225,8 @@ class Turn:
         if self.replay.ended is not None:
             self._close()
             return
+        if not self._children:
+            self._rest(False)  # its slot is its own again
         here = self._to_run_here()
         if self._draft.advance.events and (here or self._stays):
             self._send(to="stay", here=here)

@@ -21,7 +21,7 @@ FINISHED = "finished_runs_pkey kept_runs_pkey"
 ALL_RUNS = f"runs_pkey {FINISHED}"
 PAGE = 2000
 """Of a history, as the engine fetches it."""
-RECORDED = ("ids", "claim_ids", "seen", "recorded", "event_runs", "idxs", "types", "ats", "datas")
+RECORDED = ("ids", "claim_ids", "recorded", "event_runs", "idxs", "types", "ats", "datas")
 
 
 def turns(ids: Ids) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def records(ids: Ids) -> dict[str, Any]:
 def completions(ids: Ids) -> dict[str, Any]:
     """The same, and they have completed."""
     all = records(ids)
-    return {name: all[name] for name in all.keys() - {"seen", "recorded"}} | {"results": [b"1"] * len(all["ids"])}
+    return {name: all[name] for name in all.keys() - {"recorded"}} | {"results": [b"1"] * len(all["ids"])}
 
 
 def started_here() -> dict[str, Any]:
@@ -105,7 +105,7 @@ TURNS = {
         "history", 1000, 220, "events_pkey", lambda ids: {"id": ids.workflows.long, "after": 4000, "limit": PAGE}
     ),
     "advance turns": case("advance_turns", BATCH, 7200, "runs_pkey arrivals_pkey", advances),
-    "record turns": case("record_turns", BATCH, 7200, "runs_pkey arrivals_pkey", records),
+    "record turns": case("record_turns", BATCH, 7200, "runs_pkey", records),
     "complete turns": case("complete_turns", BATCH, 7200, "runs_pkey arrivals_pkey", completions),
     "start what is claimed": case("start_claimed_runs", BATCH, 2100, "", lambda ids: started_here()),
     "what was published": case("last_published", 1, 10, "published_pkey", lambda ids: {"id": ids.workflows.long}),

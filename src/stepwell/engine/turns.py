@@ -155,7 +155,6 @@ def _record_columns(advances: Sequence[Advance]) -> dict[str, Any]:
         "ids": [each.claim.id for each in advances],
         "claim_ids": [each.claim.claim_id for each in advances],
         "recorded": [each.recorded for each in advances],
-        "seen": [each.seen for each in advances],
         **_event_columns([(each.claim.id, event) for each in advances for event in each.events]),
     }
 

@@ -61,6 +61,8 @@ class Advance:
     """Events in the history, once it is written."""
     seen: int = 0
     """Arrivals that were delivered: should there be more, the run is pending again and does not wait."""
+    took: bool = False
+    """Whether any of them is among its events."""
     history_from: int = 1
     events: list[Event] = field(default_factory=list)
     starts: list[Start] = field(default_factory=list)
@@ -86,8 +88,8 @@ class Advance:
 
     @property
     def only_records(self) -> bool:
-        """Events, and the turn goes on."""
-        return self.to == "stay" and self.published is None and self.is_lone
+        """Events, and the turn goes on. Nothing that had arrived is among them."""
+        return self.to == "stay" and not self.took and self.published is None and self.is_lone
 
     @property
     def only_completes(self) -> bool:

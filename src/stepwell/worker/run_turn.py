@@ -297,7 +297,7 @@ class Turn:
             if self.replay.ended is not None:
                 return  # the rest is for the code that begins anew, if it does
             if event.idx > self._seen:
-                self._seen = event.idx
+                self._seen, self._draft.advance.took = event.idx, True
                 self._draft.deliver(event)
         if not self._asking and not self.heard:
             self._fire()

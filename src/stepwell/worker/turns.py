@@ -271,7 +271,7 @@ class Turns:
             "message": str(error),
         }  # fmt: skip
         recorded, seen = written or (news.recorded, news.arrived - len(news.arrivals))
-        advance = Advance(claim, recorded, seen, news.history_from, to="block", blocked=blocked)
+        advance = Advance(claim, recorded, seen, history_from=news.history_from, to="block", blocked=blocked)
         try:
             await self._writes.answer(advance)
         except ClaimLost:

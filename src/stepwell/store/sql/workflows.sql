@@ -80,34 +80,27 @@ update stepwell.runs r
 returning r.id, r.state, r.arrived, r.queue, coalesce(r.pausing, false) as pausing;
 
 -- name: record_turns
--- Events of turns that go on, as most writes are: a step has ended. The same as advance_turns, without the rest of it.
-with held as materialized (
-    select r.id
-      from stepwell.runs r
+-- Events of turns that go on, as most writes are: a step has ended. The same as advance_turns, where nothing that had
+-- arrived is taken. The rows are locked in the order of their ids, by the index that finds them.
+with moved as (
+    update stepwell.runs r
+       set kind = 'workflow',
+           arrived = coalesce(r.arrived, 0),
+           recorded = greatest(r.recorded, (:recorded::integer[])[width_bucket(r.id, :ids::uuid[])]),
+           failures = 0,
+           alone = false
      where r.id = any(:ids::uuid[])
        and r.claim_id = (:claim_ids::uuid[])[width_bucket(r.id, :ids::uuid[])]
        and r.state = 'running'
-     order by r.id
-       for update
+    returning r.id, r.arrived, coalesce(r.pausing, false) as pausing
 ), written as (
     insert into stepwell.events (run_id, idx, type, at, data)
     select e.run_id, e.idx, e.type, e.at, e.data
       from unnest(:event_runs::uuid[], :idxs::integer[], :types::text[], :ats::timestamptz[], :datas::jsonb[])
            as e (run_id, idx, type, at, data)
-     where e.run_id = any(array(select h.id from held h))
-), taken as (
-    delete from stepwell.arrivals a
-     where a.run_id = any(array(select h.id from held h))
-       and a.place <= (:seen::integer[])[width_bucket(a.run_id, :ids::uuid[])]
+     where e.run_id = any(array(select m.id from moved m))
 )
-update stepwell.runs r
-   set kind = 'workflow',
-       arrived = coalesce(r.arrived, 0),
-       recorded = greatest(r.recorded, (:recorded::integer[])[width_bucket(r.id, :ids::uuid[])]),
-       failures = 0,
-       alone = false
- where r.id = any(array(select h.id from held h))
-returning r.id, r.arrived, coalesce(r.pausing, false) as pausing;
+select m.id, m.arrived, m.pausing from moved m;
 
 -- name: complete_turns
 -- moves: running -> completed

@@ -218,13 +218,13 @@ async def run_step(call: StepCall, attempt: Running, executors: Mapping[str, Exe
     while True:
         here = Running(attempt.claim, inside=attempt.inside, turn=attempt)
         running.set(here)
-        limit = asyncio.timeout(None)
+        limit: asyncio.Timeout | None = None
         try:
             executor = executors[step.executor]
             if step.timeout is None:
                 result = await executor.run(step, call.input)
             else:
-                async with limit:
+                async with asyncio.timeout(None) as limit:
                     result = await executor.run(step, call.input, begun=_from_now(limit, step.timeout))
             if here.tx is not None:
                 await here.tx.check()
@@ -235,7 +235,7 @@ async def run_step(call: StepCall, attempt: Running, executors: Mapping[str, Exe
             if not isinstance(error, Exception):
                 raise
             failures += 1
-            told = (timed_out(step.timeout) if limit.expired() else failed(error)).error
+            told = (timed_out(step.timeout) if limit is not None and limit.expired() else failed(error)).error
             delay = step.retry.delay_after(told, failures=failures, noise=0.5)
             if delay is None:
                 raise StepFailed(told, failures) from error

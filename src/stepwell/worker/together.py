@@ -13,6 +13,9 @@ A = TypeVar("A")
 FLIGHTS = 2
 """Groups on their way at the same time."""
 GROUP = 500
+FEW = 3
+PATIENCE = 0.01
+"""A group that is so many times smaller than what is on its way waits for that, for so many seconds."""
 
 Later: TypeAlias = "A | asyncio.Task[A | BaseException]"
 """An answer, or who will have it."""
@@ -25,7 +28,9 @@ class Together(Generic[Q, A]):
         """`ask` answers each question of a group, in their order; what it raises is everyone's answer."""
         self._ask = ask
         self._gathered: deque[tuple[Q, Told[A]]] = deque()
-        self._flights: set[asyncio.Task[None]] = set()
+        self._flights: dict[asyncio.Task[None], int] = {}
+        self._in_air = 0
+        self._waiting: asyncio.TimerHandle | None = None
         self._late: set[asyncio.Task[A | BaseException]] = set()
         self._called = False
 
@@ -54,20 +59,35 @@ class Together(Generic[Q, A]):
     def close(self) -> None:
         """Wait for no answer any longer."""
         self._gathered.clear()
+        if self._waiting is not None:
+            self._waiting.cancel()
         for task in (*self._flights, *self._late):
             task.cancel()
 
-    def _leave(self) -> None:
+    def _leave(self, *, at_once: bool = False) -> None:
         self._called = False
         while self._gathered and len(self._flights) < FLIGHTS:
+            if len(self._gathered) < self._in_air // FEW and not at_once:
+                # With those who land soon, and ask again. But what is on its way may be held up.
+                if self._waiting is None:
+                    self._waiting = asyncio.get_running_loop().call_later(PATIENCE, self._leave_at_once)
+                return
             group = [self._gathered.popleft() for _ in range(min(GROUP, len(self._gathered)))]
             flight = asyncio.create_task(self._fly(group))
-            self._flights.add(flight)
+            self._flights[flight] = len(group)
+            self._in_air += len(group)
             flight.add_done_callback(self._landed)
 
+    def _leave_at_once(self) -> None:
+        self._waiting = None
+        self._leave(at_once=True)
+
     def _landed(self, flight: asyncio.Task[None]) -> None:
-        self._flights.discard(flight)
-        self._leave()
+        self._in_air -= self._flights.pop(flight)
+        if self._gathered and not self._called:
+            # Not at once: those who have just been answered may be about to ask again.
+            self._called = True
+            asyncio.get_running_loop().call_soon(self._leave)
 
     async def _fly(self, group: Sequence[tuple[Q, Told[A]]]) -> None:
         answers: Sequence[Later[A] | BaseException]

@@ -108,7 +108,7 @@ class Current:
         return Checkpoint(inside, here, here.claim, alive=lambda: inside.alive(here))
 
     def progress(
-        self, step: str, *, done: float, total: float | None = None, detail: Mapping[str, Any] | None = None
+        self, step: str, done: float, total: float | None = None, *, detail: Mapping[str, Any] | None = None
     ) -> None:
         """Say how far this step is: the last word counts. Never waits, and is a sign of life."""
         here, inside = _inside()

@@ -62,7 +62,7 @@ def saves_too_late(gate: str) -> str:
 
 
 def tells(gate: str) -> None:
-    current.progress("rows", done=1, total=4)
+    current.progress("rows", 1, 4)
     current.progress("rows", done=3, total=4, detail={"file": "b.csv"})
     while not Path(gate).exists():
         time.sleep(0.01)

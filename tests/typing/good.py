@@ -85,6 +85,7 @@ async def nothing() -> None:
     assert_type(current.key, str | None)
     assert_type(current.cancelled, bool)
     current.progress("rows", done=1, total=2.5, detail={"file": "a.csv"})
+    current.progress("rows", 1, 2.5, detail={"file": "a.csv"})
     current.heartbeat()
     raise Snooze("1m")
 

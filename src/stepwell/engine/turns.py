@@ -67,7 +67,10 @@ async def _record(tx: Tx, advances: Sequence[Advance]) -> Consequences:
 
 async def _complete(tx: Tx, advances: Sequence[Advance]) -> Consequences:
     """running -> completed: workflows of whose end nobody is told."""
-    finished = [row["id"] for row in await tx.rows("complete_turns", **_completed_columns(advances))]
+    made = {row["id"]: row["arrived"] for row in await tx.rows("complete_turns", **_completed_columns(advances))}
+    finished = list(made)
+    if late := [each.claim.id for each in advances if made.get(each.claim.id, 0) > each.seen]:
+        await tx.rows("forget_arrivals", ids=late)
     return Consequences(dict.fromkeys(finished, Advanced(State.COMPLETED, 0)), finished)
 
 

@@ -105,7 +105,8 @@ select m.id, m.arrived, m.pausing from moved m;
 -- name: complete_turns
 -- moves: running -> completed
 -- The last events of workflows that have completed, and of which nobody is to be told: record_turns and complete_runs in
--- one, as most of them end. An id that does not come back has lost its claim, and nothing of it was written.
+-- one, as most of them end. An id that does not come back has lost its claim, and nothing of it was written. `arrived` is
+-- that of the deleted row: what came while this waited for it is not seen here, and is left to forget_arrivals.
 with done as (
     delete from stepwell.runs r
      where r.id = any(:ids::uuid[])
@@ -120,17 +121,18 @@ with done as (
      where e.run_id = any(array(select d.id from done d))
 ), taken as (
     delete from stepwell.arrivals a where a.run_id = any(array(select d.id from done d))
-)
-insert into stepwell.finished_runs (
-           id, kind, name, queue, priority, state, input, result, key, tags, retry, timeout, attempt,
-           failures, expires_at, claim_id, claimed_by, started_at, created_at, finished_at, parent_id,
+), kept as (
+    insert into stepwell.finished_runs (
+               id, kind, name, queue, priority, state, input, result, key, tags, retry, timeout, attempt,
+               failures, expires_at, claim_id, claimed_by, started_at, created_at, finished_at, parent_id,
+               root_id, retry_of, node, map_index, limit_key, per_key, keep
+           )
+    select id, 'workflow', name, queue, priority, 'completed', input, result, key, tags, retry, timeout, attempt,
+           0, expires_at, claim_id, claimed_by, started_at, created_at, stepwell.now(), parent_id,
            root_id, retry_of, node, map_index, limit_key, per_key, keep
-       )
-select id, 'workflow', name, queue, priority, 'completed', input, result, key, tags, retry, timeout, attempt,
-       0, expires_at, claim_id, claimed_by, started_at, created_at, stepwell.now(), parent_id,
-       root_id, retry_of, node, map_index, limit_key, per_key, keep
-  from done
-returning id;
+      from done
+)
+select d.id, coalesce(d.arrived, 0) as arrived from done d;
 
 -- name: tell_parents
 -- moves: waiting -> pending

@@ -2,11 +2,16 @@
 
 -- name: turns_held
 -- What is new for turns that were just claimed: a row for each arrival, or one with none. One snapshot, so that
--- `arrived` counts exactly those that are seen.
+-- `arrived` counts exactly those that are seen. The arrivals of each are looked up: joined, a session that had planned it
+-- on empty tables could go along all there are.
 select r.id, coalesce(r.recorded, 0) as recorded, coalesce(r.arrived, 0) as arrived, r.history_from, r.parent_id,
        coalesce(r.pausing, false) as pausing, stepwell.now() as now, a.place, a.type, a.at, a.data
   from stepwell.runs r
-  left join stepwell.arrivals a on a.run_id = r.id
+  left join lateral (select b.place, b.type, b.at, b.data
+                       from stepwell.arrivals b
+                      where b.run_id = r.id
+                      order by b.place
+                     offset 0) a on true
  where r.id = any(:ids::uuid[])
    and r.claim_id = (:claim_ids::uuid[])[width_bucket(r.id, :ids::uuid[])]
    and r.state = 'running'

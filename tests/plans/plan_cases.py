@@ -196,7 +196,8 @@ HOT_PATH = {
     "expire": case("expire_runs", BATCH, 1900, "runs_expiring runs_pkey", lambda ids: {"limit": BATCH}),
     "reap": case("lock_lost_claims", BATCH, 700, "runs_claimed", lambda ids: {"limit": BATCH, "calm": timedelta(0)}),
     "next due": case("next_due", 1, 20, "runs_due runs_expiring runs_deadline", lambda ids: {}),
-    "next lease end": case("next_lease_end", 1, 10, "", lambda ids: {}),
+    # The table of workers as it is: how many pages its fifty rows take is a matter of when it was last cleaned.
+    "next lease end": case("next_lease_end", 1, 30, "", lambda ids: {}),
     "held claims": case("held_claims", 1000, 600, "runs_claimed", lambda ids: {"worker": LOST}),
     "held of some claims": case(
         "held_of_claims",

@@ -127,7 +127,7 @@ BULK = {
         "matching_live_runs", 500, 2000, "runs_pkey", lambda ids: matching(queue="media", after=ids.pending[0])
     ),
     "match finished runs": case(
-        "matching_finished_runs", 500, 1700, FINISHED, lambda ids: matching(name="task_3", error=None)
+        "matching_finished_runs", 500, 2500, FINISHED, lambda ids: matching(name="task_3", error=None)
     ),
     "match what finished lately": case(
         "matching_finished_runs", 500, 500, FINISHED,

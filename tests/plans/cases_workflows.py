@@ -185,11 +185,11 @@ FORKS = {
     "fork a live run": case("fork_run", 1, 60, ALL_RUNS, lambda ids: forked(ids.workflows.long)),
     "fork a finished run": case("fork_run", 1, 70, ALL_RUNS, lambda ids: forked(ids.finished[0])),
     "fork live children": case(
-        "fork_children", BATCH, 3100, f"{ALL_RUNS} events_pkey",
+        "fork_children", BATCH, 5000, f"{ALL_RUNS} events_pkey",
         lambda ids: forked_children(ids.workflows.children[:BATCH]),
     ),
     "fork finished children": case(
-        "fork_children", BATCH, 5700, f"{ALL_RUNS} events_pkey", lambda ids: forked_children(ids.finished)
+        "fork_children", BATCH, 7500, f"{ALL_RUNS} events_pkey", lambda ids: forked_children(ids.finished)
     ),
     "copy a history": case("copy_history", 0, 370, "events_pkey", lambda ids: copied(ids.workflows.waiting[0], 20, 10)),
     "copy a long history": case(

@@ -164,7 +164,7 @@ HOT_PATH = {
     "claim one run from a queue": case("claim_from_queue", 1, 120, CLAIMING, lambda ids: claim_from("mail", limit=1)),
     "claim from a queue that is empty": case("claim_from_queue", 1, 30, CLAIMING, lambda ids: claim_from("none")),
     "claim limited by a cap": case("claim_limited_runs", BATCH, 4000, LIMITED, lambda ids: claim_limited(["narrow"])),
-    "claim limited by keys": case("claim_limited_runs", BATCH, 9000, LIMITED, lambda ids: claim_limited(["tenants"])),
+    "claim limited by keys": case("claim_limited_runs", BATCH, 12_000, LIMITED, lambda ids: claim_limited(["tenants"])),
     "claim limited from nothing": case("claim_limited_runs", 1, 40, LIMITED, lambda ids: claim_limited(["none"])),
     "exchange": case(
         "exchange_runs", BATCH, 3900, "runs_pending runs_pkey", lambda ids: exchange(ids, "media")
@@ -195,7 +195,7 @@ HOT_PATH = {
     "due": case("due_runs", BATCH, 2900, "runs_due runs_pkey", lambda ids: {"limit": BATCH}),
     "expire": case("expire_runs", BATCH, 1900, "runs_expiring runs_pkey", lambda ids: {"limit": BATCH}),
     "reap": case("lock_lost_claims", BATCH, 700, "runs_claimed", lambda ids: {"limit": BATCH, "calm": timedelta(0)}),
-    "next due": case("next_due", 1, 20, "runs_due runs_expiring runs_deadline", lambda ids: {}),
+    "next due": case("next_due", 1, 40, "runs_due runs_expiring runs_deadline", lambda ids: {}),
     # The table of workers as it is: how many pages its fifty rows take is a matter of when it was last cleaned.
     "next lease end": case("next_lease_end", 1, 30, "", lambda ids: {}),
     "held claims": case("held_claims", 1000, 600, "runs_claimed", lambda ids: {"worker": LOST}),

@@ -24,8 +24,8 @@ LEASE = 2.0
 class Bench:
     """An app behind the proxy with one task, which ends when its gate opens."""
 
-    def __init__(self, dsn: str) -> None:
-        self.app = App(dsn, lease=LEASE)
+    def __init__(self, dsn: str, *, lease: float = LEASE) -> None:
+        self.app = App(dsn, lease=lease)
         self.gate = asyncio.Event()
         self.began: list[float] = []
         self.cancelled: list[float] = []
@@ -95,16 +95,17 @@ async def _renewed(sql: Sql, since: object) -> bool:
 async def test_a_worker_whose_lease_does_not_get_through_ends_its_attempts_in_time_and_recovers(
     proxy: Proxy, bench: Bench, dsn: str
 ) -> None:
-    near = Bench(dsn)
+    near, lease = Bench(dsn), 4 * LEASE  # an eighth of it is left when they are ended
+    bench = Bench(proxy.dsn, lease=lease)
     async with bench.app, near.app, bench.app.worker():
         runs = await bench.wait.start_many([(n,) for n in range(3)])
         await eventually(lambda: len(bench.began) == 3)
         proxy.freeze(of_the_lease)
         frozen = time.monotonic()
-        await eventually(lambda: len(bench.cancelled) == 3, within=3 * LEASE)
+        await eventually(lambda: len(bench.cancelled) == 3, within=3 * lease)
         took = bench.cancelled[-1] - frozen
-        print(f"\nattempts were ended {took:.2f} s after the lease went silent, of {LEASE} s")
-        assert took < LEASE
+        print(f"\nattempts were ended {took:.2f} s after the lease went silent, of {lease} s")
+        assert took < lease
         await eventually(lambda: _all_in(bench.app, State.PENDING, 3))
         assert {(await run.info()).failures for run in runs} == {0}
         near.gate.set()
@@ -120,7 +121,10 @@ async def _all_in(app: App, state: State, count: int) -> bool:
     return len((await app.runs(state=state)).items) == count
 
 
-async def test_a_verb_given_up_on_a_silent_connection_ends_soon_after(proxy: Proxy, bench: Bench) -> None:
+async def test_a_verb_given_up_on_a_silent_connection_ends_soon_after(
+    proxy: Proxy, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stepwell.store.pool.ANSWER", 60.0)
     async with bench.app:
         await bench.wait.start(1)
         proxy.freeze_everything()
@@ -131,7 +135,7 @@ async def test_a_verb_given_up_on_a_silent_connection_ends_soon_after(proxy: Pro
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.5):
                 await bench.wait.start_many([(n,) for n in range(3)])
-        assert time.monotonic() - began < 4
+        assert time.monotonic() - began < 30
         proxy.heal()
         await bench.wait.start(3)
 
@@ -196,7 +200,7 @@ async def test_a_transaction_of_a_body_that_went_silent_keeps_nobody_elses_outco
         await asyncio.wait_for(silent.wait(), 10)
         for _ in range(3):
             with pytest.raises(RunFailed):
-                await (await fail.start()).result(timeout=4)
+                await (await fail.start()).result(timeout=15)
         assert (await run.info()).state is State.RUNNING
         monkeypatch.undo()
         for wire in wires:

@@ -66,7 +66,7 @@ def note_statements(name: str) -> bool:
 async def test_a_body_ends_in_time_while_nothing_that_it_says_arrives(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stepwell.store.pool.ANSWER", 2.0)
+    monkeypatch.setattr("stepwell.store.pool.ANSWER", 10.0)
     app = App(proxy.dsn, lease=5)
 
     @app.task
@@ -79,7 +79,7 @@ async def test_a_body_ends_in_time_while_nothing_that_it_says_arrives(
     async with app, app.worker():
         proxy.freeze(note_statements)
         run = await work.start()
-        await run.result(timeout=1.5)
+        await run.result(timeout=8)
         proxy.heal()
         (seen,) = await eventually(run.progress)
         assert seen.done == 99

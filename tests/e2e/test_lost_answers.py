@@ -267,7 +267,7 @@ async def test_a_settling_whose_answer_is_lost_is_recognised_as_ours(
         else:
             assert await run.result(timeout=10) == 2
         assert [each.outcome for each in await run.attempts()] == outcomes
-        await asyncio.gather(*(asyncio.wait_for(each.done.wait(), 5) for each in swallows))
+        await asyncio.gather(*(asyncio.wait_for(each.done.wait(), 30) for each in swallows))
     await finished_once(sql, run)
     assert shop.ran == [(str(run.id), n) for n in range(1, len(outcomes) + 1)]
     assert not shop.lost
@@ -353,7 +353,7 @@ async def test_due_and_renewals_whose_answers_are_lost_do_no_harm(
         add = shop.app.definition("add").options(delay=timedelta(milliseconds=100))
         runs = await add.start_many([(n,) for n in range(20)])
         assert [await run.result(timeout=15) for run in runs] == list(range(1, 21))
-        await asyncio.gather(*(asyncio.wait_for(each.done.wait(), 15) for each in swallows))
+        await asyncio.gather(*(asyncio.wait_for(each.done.wait(), 30) for each in swallows))
         last = await shop.app.definition("add").start(1)
         assert await last.result(timeout=10) == 2
         shop.gate.set()

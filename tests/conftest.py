@@ -118,6 +118,19 @@ async def tx(server: str, template: str) -> AsyncIterator[Transaction]:
 
 
 @pytest.fixture
+def only_by_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks of their own accord for a minute: what happens before was heard of, on a slow machine too."""
+    for pause in (
+        "worker.lanes.POLL",
+        "worker.worker.WATCH",
+        "worker.worker.WATCH_ALL",
+        "waiting.POLL",
+        "services.due.LOOK",
+    ):
+        monkeypatch.setattr(f"stepwell.{pause}", 60.0)
+
+
+@pytest.fixture
 async def app(dsn: str) -> AsyncIterator[App]:
     """An open app on a database of its own."""
     app = App(dsn, lease=5)

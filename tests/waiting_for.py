@@ -27,7 +27,7 @@ def hearing(app: App, name: str) -> Iterator[asyncio.Event]:
         end()
 
 
-async def until(condition: Callable[[], Awaitable[Any]], *, within: float = 10.0) -> Any:
+async def until(condition: Callable[[], Awaitable[Any]], *, within: float = 30.0) -> Any:
     """The first true answer of the condition."""
     async with asyncio.timeout(within):
         while True:

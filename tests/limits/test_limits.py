@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from datetime import timedelta
 from typing import Any
@@ -117,7 +118,7 @@ async def test_setting_a_cap_does_not_wait_for_a_run_that_somebody_holds(app: Ap
     async with app.worker():
         first, second = await send.start_many([(), ()])
         await until(lambda: running(app, 2))
-        async with asyncio.timeout(5), user.transaction():
+        async with asyncio.timeout(60), user.transaction():
             await first.cancel(tx=user)
             await app.queue("mail").set(concurrency=2)
             third = await send.start()
@@ -193,25 +194,28 @@ async def test_an_expired_run_on_its_last_chance_is_in_nobodys_way(tx: Transacti
 
 async def test_no_more_than_the_rate_are_claimed_in_any_such_time(database: Database) -> None:
     """However many ask, and however often: by the database's clock, it is exact."""
-    period, left = timedelta(seconds=0.5), 20
+    period, left, longest = timedelta(seconds=0.5), 20, 0.0
     await allow(database, rate=Rate(5, period))
     await start(database, left)
 
     async def ask_on_and_on() -> None:
-        nonlocal left
+        nonlocal left, longest
         worker = await a_worker(database)  # type: ignore[arg-type]
         while left:
+            asked = time.monotonic()
             claims = await limited(database, worker)
             left -= len(claims)
             await asyncio.sleep(0.01)
+            longest = max(longest, time.monotonic() - asked)
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await asyncio.gather(ask_on_and_on(), ask_on_and_on())
     async with database.transaction() as tx:
         rows = await tx.connection.fetch("select started_at from stepwell.runs order by started_at")
     claimed = [row["started_at"] for row in rows]
     assert min(later - at for at, later in zip(claimed, claimed[5:], strict=False)) >= period
-    assert claimed[-1] - claimed[0] < timedelta(seconds=4), "and nearly all of the rate can be used"
+    late = timedelta(seconds=4 * longest)  # each time that there is room again, somebody asks so soon
+    assert claimed[-1] - claimed[0] < timedelta(seconds=4) + late, "and nearly all of the rate can be used"
 
 
 async def test_who_asks_when_told_to_gets_what_the_rate_allows(database: Database) -> None:
@@ -391,6 +395,7 @@ async def test_two_workers_respect_a_cap_and_finish_everything(app: App) -> None
     assert peak == 3
 
 
+@pytest.mark.usefixtures("only_by_word")
 async def test_a_limit_lifted_or_a_queue_resumed_is_heard_of_at_once(app: App) -> None:
     gate = asyncio.Event()
     began: list[int] = []
@@ -403,11 +408,11 @@ async def test_a_limit_lifted_or_a_queue_resumed_is_heard_of_at_once(app: App) -
     await app.queue("narrow").set(concurrency=1)
     async with app.worker():
         started = await work.start_many([(n,) for n in range(3)])
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(30):
             while len(began) < 1:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         await app.queue("narrow").set(concurrency=None)
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(30):
             while len(began) < 3:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         gate.set()
@@ -417,4 +422,4 @@ async def test_a_limit_lifted_or_a_queue_resumed_is_heard_of_at_once(app: App) -
         paused = await work.start(9)
         assert (await app.queue("narrow").info()).paused_by == "test"
         await app.queue("narrow").resume()
-        await paused.result(3)
+        await paused.result(30)

@@ -80,7 +80,7 @@ async def test_room_that_a_run_leaves_is_announced_even_if_it_was_claimed_before
                     await run.cancel(tx=sql)
             case _:
                 gate.set()
-        await until(lambda: told(heard, "pending narrow"), within=3)
+        await until(lambda: told(heard, "pending narrow"))
 
 
 async def test_room_that_a_lost_worker_leaves_is_announced(app: App, database: Database, sql: Sql) -> None:
@@ -92,4 +92,4 @@ async def test_room_that_a_lost_worker_leaves_is_announced(app: App, database: D
     await sql.execute("update stepwell.workers set lease_until = now() - interval '1 minute'")
     reaper = Reaper(database, app._opening.dispatch, app.telemetry, calm=timedelta(0))
     assert await reaper.reap() == 1
-    await until(lambda: told(heard, "pending mail"), within=3)
+    await until(lambda: told(heard, "pending mail"))

@@ -162,7 +162,7 @@ async def test_a_slower_rate_does_not_count_the_uses_of_a_faster_one_for_ever(ap
         for run in await send.start_many([(n,) for n in range(3)]):
             await run.result(timeout=10)
         await app.queue("mail").set(rate="3/2s")
-        assert await (await send.start(99)).result(timeout=5) == 99
+        assert await (await send.start(99)).result(timeout=30) == 99
 
 
 # -- priorities
@@ -272,6 +272,6 @@ async def test_a_long_transaction_that_started_the_first_run_with_a_key_is_in_no
     async with app.worker(), user.transaction():
         await keyed.options(tx=user).start(1)
         await user.execute("select stepwell.start($1, '{\"n\": 1}', queue => 'mail', limit_key => 'l')", keyed.name)
-        assert await (await send.start(2)).result(timeout=5) == 2
-        assert await (await keyed.start(3)).result(timeout=5) == 3
+        assert await (await send.start(2)).result(timeout=10) == 2
+        assert await (await keyed.start(3)).result(timeout=10) == 3
     await user.close()

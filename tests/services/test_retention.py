@@ -140,7 +140,7 @@ async def test_a_day_that_is_in_use_is_left_for_later_and_nobody_waits_for_it(
     reader = await database.connect()
     async with reader.transaction():
         await reader.fetch("select count(*) from stepwell.finished_runs")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             assert await retention.drop_old_days(database, MONTH) == []
             claim = await claimed(database)  # type: ignore[arg-type]
             await runs.cancel(database, [claim.id])

@@ -255,7 +255,7 @@ async def test_a_failure_in_the_transaction_is_the_users_and_is_not_repeated(dsn
     await transaction.start()
     with pytest.raises(asyncpg.DivisionByZeroError):
         await conn.execute("select 1/0")
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(10):
         with pytest.raises(asyncpg.InFailedSQLTransactionError):
             await echo.options(tx=conn).start("a")
     await transaction.rollback()

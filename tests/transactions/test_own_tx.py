@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any, TypeAlias
@@ -54,7 +53,7 @@ async def test_the_bodys_row_and_its_completion_commit_together(app: App, sql: S
         await left.wait()
         assert (await ledger(), (await run.info()).state) == ([], State.RUNNING)
         go_on.set()
-        assert await run.result(timeout=5) == 2
+        assert await run.result(timeout=30) == 2
         assert await ledger() == [1]
         info = await run.info()
         assert (info.state, info.attempt, info.failures) == (State.COMPLETED, 1, 0)
@@ -63,6 +62,7 @@ async def test_the_bodys_row_and_its_completion_commit_together(app: App, sql: S
     )
 
 
+@pytest.mark.usefixtures("only_by_word")
 async def test_what_follows_a_settling_follows_this_one_too(app: App, ledger: Ledger) -> None:
     """Waiters hear of it, its claim is forgotten, its slot is free, and telemetry tells of it."""
     settled: list[Any] = []
@@ -76,11 +76,9 @@ async def test_what_follows_a_settling_follows_this_one_too(app: App, ledger: Le
             return n
 
     async with app.worker(slots=1) as worker:
-        await (await deposit.start(0)).result(timeout=5)
-        began = time.monotonic()
+        await (await deposit.start(0)).result(timeout=30)
         for n in range(1, 6):
-            assert await (await deposit.start(n)).result(timeout=5) == n
-        assert time.monotonic() - began < 2.5
+            assert await (await deposit.start(n)).result(timeout=30) == n
         assert await ledger() == [0, 1, 2, 3, 4, 5]
         assert [outcome.result for _, outcome in settled] == [b"0", b"1", b"2", b"3", b"4", b"5"]
         assert not worker._attempts.known
@@ -110,10 +108,10 @@ async def test_a_body_that_does_not_complete_has_written_nothing(app: App, ledge
         run = await deposit.start()
         if where in ("fatal", "in the result"):
             with pytest.raises(RunFailed):
-                await run.result(timeout=5)
+                await run.result(timeout=30)
             assert await ledger() == []
         else:
-            assert await run.result(timeout=5) == 2
+            assert await run.result(timeout=30) == 2
             assert await ledger() == [2]
 
 
@@ -130,7 +128,7 @@ async def test_a_claim_that_was_taken_away_takes_the_bodys_writes_along(app: App
     app.telemetry.listen(lambda name, facts: lost.extend(facts["lost"]) if name == "worker.settled" else None)
     async with app.worker():
         run = await deposit.start()
-        await until(lambda: asyncio.sleep(0, lost), within=5)
+        await until(lambda: asyncio.sleep(0, lost))
         assert lost == [run.id]
         assert await ledger() == []
         assert (await run.info()).state is State.RUNNING
@@ -154,7 +152,7 @@ async def test_a_cancelled_body_has_written_nothing(app: App, sql: Sql, ledger: 
         run = await deposit.start()
         await wrote.wait()
         await run.cancel()
-        await until(lambda: nobody_is_in_a_transaction(sql), within=5)
+        await until(lambda: nobody_is_in_a_transaction(sql))
         assert (await ledger(), (await run.info()).state) == ([], State.CANCELLED)
 
 
@@ -173,7 +171,7 @@ async def test_a_body_whose_time_is_out_or_whose_worker_stops_has_written_nothin
     async with app.worker():
         late = await deposit.options(timeout=0.1).start()
         with pytest.raises(RunFailed, match="timed_out"):
-            await late.result(timeout=5)
+            await late.result(timeout=30)
         wrote.clear()
         stopped = await deposit.start()
         await wrote.wait()
@@ -199,7 +197,7 @@ async def test_what_a_body_starts_in_it_is_started_once(app: App, echo: Echo, le
 
     async with app.worker():
         run = await order.start()
-        assert await run.result(timeout=5) == 1
+        assert await run.result(timeout=30) == 1
         children = (await app.runs(name="echo")).items
         assert sorted(child.input["what"] for child in children) == ["bill", "mail", "ship"]
         assert {child.parent_id for child in children} == {run.id}
@@ -245,7 +243,7 @@ async def test_a_body_that_cancels_its_own_run_there_is_refused_and_not_run_agai
 
     async with app.worker():
         with pytest.raises(RunFailed, match="leave tx= out"):
-            await (await deposit.options(key="k").start()).result(timeout=5)
+            await (await deposit.options(key="k").start()).result(timeout=30)
     assert await ledger() == []
 
 
@@ -259,7 +257,7 @@ async def test_a_body_may_cancel_its_own_run_beside_it_and_then_has_written_noth
     async with app.worker():
         run = await deposit.start()
         with pytest.raises(RunCancelled):
-            await run.result(timeout=5)
+            await run.result(timeout=30)
         assert len(await run.attempts()) == 1
     assert await ledger() == []
 
@@ -278,7 +276,7 @@ async def test_one_that_was_rolled_back_may_be_followed_by_another(app: App, led
         return 2
 
     async with app.worker():
-        assert await (await again.start()).result(timeout=5) == 2
+        assert await (await again.start()).result(timeout=30) == 2
     assert await ledger() == [2]
 
 
@@ -363,7 +361,7 @@ async def test_what_the_commit_itself_refuses_fails_the_attempt(app: App, sql: S
 
     async with app.worker():
         run = await deposit.start()
-        assert await run.result(timeout=5) == 2
+        assert await run.result(timeout=30) == 2
         first, _ = await run.attempts()
         assert first.error is not None
         assert "UniqueViolationError" in first.error.type
@@ -391,7 +389,7 @@ async def test_it_is_a_connection_as_the_driver_makes_them_and_as_the_last_body_
 
     async with app.worker():
         for change in (True, False):
-            result = await (await look.start(change)).result(timeout=5)
+            result = await (await look.start(change)).result(timeout=30)
             assert result[:3] == ["on", "0", '{"a": 1}']
             assert result[3] != "123MB"
 
@@ -416,7 +414,7 @@ async def test_nothing_is_opened_for_bodies_that_do_not_ask(app: App, sql: Sql, 
     with hearing(app, "worker.ready") as ready:
         async with app.worker() as worker:
             await ready.wait()
-            await (await echo.start(1)).result(timeout=5)
+            await (await echo.start(1)).result(timeout=30)
             link: Any = worker._link
             assert not link._lending._lent
             assert not link._lending._connections._idle

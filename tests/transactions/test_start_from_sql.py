@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
@@ -36,15 +35,14 @@ async def count(sql: Sql) -> int:
     return found
 
 
+@pytest.mark.usefixtures("only_by_word")
 async def test_a_run_started_from_sql_is_done_at_once_as_any_other(app: App, echo: Echo, sql: Sql) -> None:
     with hearing(app, "worker.ready") as ready:
         async with app.worker():
             await ready.wait()
-            began = time.monotonic()
             run_id = await sql.fetchval("""select stepwell.start('echo', '{"what": "a@b.c"}', queue => 'mail')""")
             run = app.run(run_id)
-            assert await run.result(timeout=5) == "a@b.c"
-            assert time.monotonic() - began < 0.8
+            assert await run.result(timeout=30) == "a@b.c"
             assert (await run.info()).queue == "mail"
 
 
@@ -79,11 +77,12 @@ async def test_every_option_is_there(app: App, echo: Echo, sql: Sql) -> None:
     assert (await app.run(later).info()).due_at == at
 
 
+@pytest.mark.usefixtures("only_by_word")
 async def test_a_delayed_one_is_heard_of_and_done_in_time(app: App, echo: Echo, sql: Sql) -> None:
     async with app.worker():
         await (await echo.start("the services are up")).result(timeout=10)
         run_id = await sql.fetchval("""select stepwell.start('echo', '{"what": 1}', delay => '300ms')""")
-        assert await app.run(run_id).result(timeout=3) == 1  # a look for what is due comes every five seconds
+        assert await app.run(run_id).result(timeout=30) == 1
 
 
 async def test_a_trigger_starts_a_run_if_and_only_if_its_row_is_committed(app: App, echo: Echo, sql: Sql) -> None:
@@ -262,7 +261,7 @@ async def test_what_is_debounced_from_sql_and_from_python_is_one_run_with_the_la
     assert await sql.fetchval(asked, '{"what": "c"}', timedelta(milliseconds=50)) == first
     assert await count(sql) == 1
     async with app.worker():
-        assert await app.run(first).result(timeout=5) == "c"
+        assert await app.run(first).result(timeout=30) == "c"
     assert await sql.fetchval(asked, '{"what": "d"}', timedelta(hours=1)) != first
 
 
@@ -285,7 +284,7 @@ async def test_a_debounced_run_has_the_other_options_as_one_of_python_has(app: A
 async def test_a_run_that_is_not_to_be_kept_goes_whoever_started_it(app: App, echo: Echo, sql: Sql) -> None:
     run_id = await sql.fetchval("""select stepwell.start('echo', '{"what": 1}', keep => 'none')""")
     async with app.worker():
-        assert await app.run(run_id).result(timeout=5) == 1
+        assert await app.run(run_id).result(timeout=30) == 1
     assert await sql.fetchval("select keep from stepwell.finished_runs where id = $1", run_id) == "none"
 
 
@@ -310,6 +309,7 @@ async def test_its_id_is_of_this_moment_and_sorts_with_those_of_python(sql: Sql)
 # -- elsewhere
 
 
+@pytest.mark.usefixtures("only_by_word")
 async def test_it_works_in_a_schema_of_another_name(dsn: str) -> None:
     database = Database(dsn, "other")
     await migrate.migrate(database)
@@ -322,13 +322,11 @@ async def test_it_works_in_a_schema_of_another_name(dsn: str) -> None:
     sql = await asyncpg.connect(dsn)
     async with app, app.worker():
         await (await double.start(0)).result(timeout=10)
-        began = time.monotonic()
         run_id = await sql.fetchval("""select other.start('double', '{"n": 4}')""")
-        assert await app.run(run_id).result(timeout=5) == 8
-        assert time.monotonic() - began < 0.8
+        assert await app.run(run_id).result(timeout=30) == 8
         async with sql.transaction():
             run = await double.options(tx=sql).start(5)
-        assert await run.result(timeout=5) == 10
+        assert await run.result(timeout=30) == 10
     assert await sql.fetchval("select count(*) from stepwell.runs") == 0
     await sql.close()
 

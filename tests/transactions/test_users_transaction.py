@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
@@ -29,6 +28,7 @@ async def count(sql: Sql) -> int:
     return found
 
 
+@pytest.mark.usefixtures("only_by_word")
 async def test_it_is_seen_and_done_once_the_transaction_has_committed(
     app: App, driver: Driver, echo: Echo, sql: Sql
 ) -> None:
@@ -40,10 +40,8 @@ async def test_it_is_seen_and_done_once_the_transaction_has_committed(
             assert await count(sql) == 0
             with pytest.raises(NotFound):
                 await run.info()
-            committed = time.monotonic()
             await driver.commit()
-            assert await run.result(timeout=5) == "a"
-            assert time.monotonic() - committed < 0.8  # a worker that heard nothing looks once a second
+            assert await run.result(timeout=30) == "a"
 
 
 async def test_it_never_was_if_the_transaction_is_rolled_back(app: App, driver: Driver, echo: Echo, sql: Sql) -> None:
@@ -55,7 +53,7 @@ async def test_it_never_was_if_the_transaction_is_rolled_back(app: App, driver: 
     assert await sql.fetchval("select count(*) from stepwell.keys") == 0
     for each in (run, *runs):
         with pytest.raises(NotFound):
-            await each.result(timeout=5)
+            await each.result(timeout=30)
 
 
 async def test_the_users_own_writes_and_the_run_stand_or_fall_together(driver: Driver, echo: Echo, sql: Sql) -> None:
@@ -203,6 +201,7 @@ async def test_what_is_started_and_cancelled_in_one_transaction_is_cancelled(
 
 
 @SOME
+@pytest.mark.usefixtures("only_by_word")
 async def test_a_running_body_is_told_of_a_cancel_when_it_commits(app: App, driver: Driver) -> None:
     began, ended = asyncio.Event(), asyncio.Event()
 
@@ -220,7 +219,7 @@ async def test_a_running_body_is_told_of_a_cancel_when_it_commits(app: App, driv
         await driver.begin()
         await driver.cancel(run)
         await driver.commit()
-        async with asyncio.timeout(0.8):  # without a word the worker compares once a second
+        async with asyncio.timeout(30):
             await ended.wait()
 
 
@@ -235,7 +234,7 @@ async def test_the_wake_is_heard_with_the_commit_and_once(driver: Driver, echo: 
     await sql.fetch("select 1")
     assert heard == []
     await driver.commit()
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(30):
         while len(heard) < 2:  # noqa: ASYNC110 - the driver's own callback
             await asyncio.sleep(0.01)
     await sql.fetch("select 1")
@@ -258,6 +257,6 @@ async def test_what_commits_late_is_not_passed_over_in_a_busy_queue(app: App, dr
         load = asyncio.create_task(keep_busy())
         await (await echo.start("after some of them")).result(timeout=10)
         await driver.commit()
-        assert await late.result(timeout=3) == "late"
+        assert await late.result(timeout=15) == "late"
         done.set()
         await load

@@ -123,7 +123,8 @@ async def test_a_body_that_ignores_its_timeout_loses_its_claim_but_keeps_its_slo
         end.set()
 
 
-async def test_a_cancelled_body_is_told_within_a_second_and_its_result_refused(app: App) -> None:
+@pytest.mark.usefixtures("only_by_word")
+async def test_a_cancelled_body_is_told_at_once_and_its_result_refused(app: App) -> None:
     begun, told = asyncio.Event(), asyncio.Event()
 
     @app.task
@@ -139,10 +140,10 @@ async def test_a_cancelled_body_is_told_within_a_second_and_its_result_refused(a
         run = await work.start()
         await begun.wait()
         await run.cancel()
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(30):
             await told.wait()
         with pytest.raises(RunCancelled):
-            await run.result(5)
+            await run.result(30)
 
 
 async def test_a_cancelled_thread_can_see_it(app: App) -> None:
@@ -179,7 +180,7 @@ async def test_a_stopping_worker_lets_attempts_end_within_its_grace(app: App) ->
         await asyncio.sleep(0)
         go_on.set()
         await stopping
-    assert await run.result(5) == "finished"
+    assert await run.result(30) == "finished"
 
 
 async def test_a_stopping_worker_gives_back_the_rest_and_counts_no_failure(app: App) -> None:
@@ -274,11 +275,11 @@ async def test_slots_are_never_over_committed(app: App) -> None:
 async def test_a_blocked_event_loop_does_not_lose_the_lease(dsn: str) -> None:
     import time
 
-    app = App(dsn, lease=0.5)
+    app = App(dsn, lease=2)
 
     @app.task(retry=Retry(attempts=1))
     async def block() -> int:
-        time.sleep(2)
+        time.sleep(5)
         return current.attempt
 
     async with app, app.worker():
@@ -355,7 +356,7 @@ async def test_a_worker_can_be_stopped_before_it_ever_had_its_lease(app: App) ->
         pass
     async with app.worker() as worker:
         await worker.stop()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await worker.stopped()
 
 
@@ -383,7 +384,7 @@ async def test_a_claim_that_arrives_while_stopping_is_given_back(app: App) -> No
         await asyncio.sleep(0)
         answer.set()
         await stopping
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await worker.stopped()
     info = await run.info()
     assert (info.state, info.failures) == (State.PENDING, 0)
@@ -421,8 +422,8 @@ async def test_a_process_task_is_timed_from_when_its_body_begins(app: App) -> No
     async with app.worker():
         for run in started:
             assert await run.result(30) == 0.01
-        tight = await naps.options(timeout=1.5, retry=Retry(attempts=1)).start_many([(0.5,)] * 8)
-        assert [await run.result(30) for run in tight] == [0.5] * 8
+        tight = await naps.options(timeout=3, retry=Retry(attempts=1)).start_many([(0.5,)] * 16)
+        assert [await run.result(30) for run in tight] == [0.5] * 16
 
 
 async def test_an_error_that_cannot_even_be_described_ends_its_run(app: App) -> None:
@@ -498,7 +499,7 @@ async def test_a_cancel_whose_announcement_is_lost_is_noticed_all_the_same(
         run = await work.start()
         await begun.wait()
         await runs.cancel(app._opening.database, [run.id])
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await told.wait()
 
 

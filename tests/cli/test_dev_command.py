@@ -26,7 +26,7 @@ async def test_every_save_starts_the_worker_anew(process, client, tmp_path):
         await dev.line("ready: ")
         run = await client.start("tea.version")
         await dev.line(f"completed *tea.version {run.id}")
-        assert await run.result(timeout=5) == 1
+        assert await run.result(timeout=30) == 1
 
         source.write_text(APP.format(version=")"))
         await dev.line("SyntaxError")

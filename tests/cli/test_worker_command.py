@@ -26,14 +26,14 @@ async def test_it_says_when_it_is_ready_and_stops_on_sigterm(process):
 async def test_stopping_lets_attempts_end_and_gives_the_rest_back(process, client, until_running, tmp_path):
     ending = await client.start("shop.until_file", str(tmp_path / "end"))
     hanging = await client.start("shop.hang")
-    async with process("worker", "shop.py", "--grace", "1.5s") as worker:
+    async with process("worker", "shop.py", "--grace", "3s") as worker:
         await until_running(ending)
         await until_running(hanging)
         worker.signal(signal.SIGTERM)
         await worker.line("stopping on SIGTERM")
         (tmp_path / "end").touch()
         assert await worker.exit_code() == 0
-    assert await ending.result(timeout=1) == "the file is there"
+    assert await ending.result(timeout=10) == "the file is there"
     info = await hanging.info()
     assert (info.state, info.failures, await outcomes(hanging)) == (State.PENDING, 0, ["released"])
 

@@ -217,7 +217,7 @@ async def test_cancelling_is_at_once_and_twice_is_fine(app: App) -> None:
     await run.cancel()
     await run.cancel()
     with pytest.raises(RunCancelled):
-        await run.result(5)
+        await run.result(30)
     done = await work.start()
     async with app.worker():
         await done.result(10)

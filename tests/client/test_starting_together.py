@@ -35,7 +35,7 @@ class Airline:
 
 
 async def settled(started: list[asyncio.Task[None]]) -> list[object]:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         return await asyncio.gather(*started, return_exceptions=True)
 
 

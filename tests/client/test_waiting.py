@@ -20,7 +20,7 @@ from stepwell.store.pool import Tx
 from stepwell.waiting import SPREADING
 from tests.waiting_for import until
 
-SOON = 1.0
+SOON = 15.0
 """Seconds within which an announcement is heard; polling is out of the way in these tests."""
 
 
@@ -90,7 +90,7 @@ async def word_has_spread(app: App) -> None:
 
 async def heard_in(result: asyncio.Task[Any]) -> float:
     began = time.monotonic()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         await result
     return time.monotonic() - began
 
@@ -192,7 +192,7 @@ async def test_a_worker_that_starts_later_asks_who_waits_and_is_answered(
             async def asked() -> bool:
                 return worker._link._awaited_until > 0
 
-            await until(asked, within=5)
+            await until(asked)
             assert WHO in await overheard.said(Channel.AWAITED)
             await word_has_spread(client)
             office.gate(1).set()
@@ -280,7 +280,7 @@ async def test_words_that_may_have_been_missed_are_made_up_for_by_a_look(
         await until(over)
         assert not result.done()
         await cut_the_wire(dsn)
-        assert await heard_in(result) < 5
+        assert await heard_in(result) < SOON
 
 
 async def cut_the_wire(dsn: str) -> None:
@@ -376,7 +376,7 @@ async def test_who_was_told_too_soon_and_looks_in_vain_waits_on(
         monkeypatch.setattr(reads, "finished", finished)
         dispatch: Any = app._opening.dispatch
         dispatch.announce(Channel.FINISHED, [run.id.hex])
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await looked.wait()
         gate.set()
-        assert await asyncio.wait_for(waiting, 5) == "done"
+        assert await asyncio.wait_for(waiting, 30) == "done"

@@ -15,7 +15,7 @@ async def types_of(run: Run[Any]) -> list[str]:
     return [event.type for event in history]
 
 
-async def reaches(run: Run[Any], state: State, *, within: float = 10.0) -> None:
+async def reaches(run: Run[Any], state: State, *, within: float = 30.0) -> None:
     async def there() -> bool:
         return (await run.info()).state is state
 

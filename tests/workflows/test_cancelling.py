@@ -86,7 +86,7 @@ async def test_children_follow_a_cancelled_workflow(app: App) -> None:
 
     async with app.worker():
         run = await outer.start()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await begun.wait()
         for child in await run.children():
             await has(child, "TaskScheduled")
@@ -97,7 +97,7 @@ async def test_children_follow_a_cancelled_workflow(app: App) -> None:
             await reaches(child, State.CANCELLED)
             for grandchild in (await child.children())[:1]:
                 await reaches(grandchild, State.CANCELLED)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await ended.wait()
     assert cleaned == ["inner", "inner"]
 
@@ -170,12 +170,12 @@ async def test_a_workflow_in_a_turn_hears_that_it_is_cancelled(app: App) -> None
 
     async with app.worker():
         run = await work.start()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await begun.wait()
         await run.cancel()
         with pytest.raises(RunCancelled):
             await run.result(10)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await ended.wait()
     assert await types_of(run) == ["WorkflowStarted", "CancelRequested", "WorkflowCancelled"]
 
@@ -213,7 +213,7 @@ async def test_force_asks_nobody(app: App) -> None:
 
     async with app.worker():
         run = await stubborn.start()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await begun.wait()
         await reaches(run, State.WAITING)
         await run.cancel(force=True)
@@ -242,11 +242,11 @@ async def test_force_ends_a_workflow_in_a_turn(app: App) -> None:
 
     async with app.worker():
         run = await work.start()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await begun.wait()
         await run.cancel(force=True)
         assert (await run.info()).state is State.CANCELLED
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await ended.wait()
     assert await types_of(run) == ["WorkflowStarted", "WorkflowCancelled"]
 

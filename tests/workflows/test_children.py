@@ -145,11 +145,11 @@ async def test_a_task_given_up_is_cancelled(app: App) -> None:
 
     async with app.worker():
         run = await impatient.start()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await begun.wait()
         await Clock(app.dsn).skip("1h")
         assert await run.result(10) == "went on"
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await ended.wait()
         (child,) = await run.children()
         assert (await child.info()).state is State.CANCELLED

@@ -70,7 +70,7 @@ async def test_a_workflow_in_a_turn_rests_after_it(app: App) -> None:
 
     async with app.worker():
         run = await work.start()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await begun.wait()
         await run.pause()
         gate.set()
@@ -97,7 +97,7 @@ async def test_a_workflow_in_the_midst_of_many_steps_rests_soon(app: App) -> Non
 
     async with app.worker():
         run = await work.start()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await begun.wait()
         await run.pause()
         gate.set()
@@ -124,7 +124,7 @@ async def test_a_pause_taken_back_in_the_same_turn_is_none(app: App) -> None:
 
     async with app.worker():
         run = await work.start()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await begun.wait()
         await run.pause()
         await run.resume()
@@ -217,7 +217,7 @@ async def test_what_cannot_be_paused_says_why(app: App) -> None:
         await app.run(uuid4()).pause()
     async with app.worker():
         run = await hold.start()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await begun.wait()
         with pytest.raises(WrongUse, match="is running"):
             await run.pause()
@@ -418,7 +418,7 @@ async def test_what_it_awaited_ends_when_it_begins_anew(app: App) -> None:
         await run.signal("go")
         assert await run.result(10) == "anew"
         await reaches(child, State.CANCELLED)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await ended.wait()
 
 

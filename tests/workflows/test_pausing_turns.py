@@ -35,7 +35,7 @@ async def test_a_step_held_back_by_a_pause_begins_when_that_is_taken_back_in_the
 
     async with app.worker():
         run = await work.start()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await begun.wait()
         await run.pause()
         first.set()
@@ -71,7 +71,7 @@ async def test_a_paused_workflow_starts_no_task_though_a_step_of_it_still_runs(a
 
     async with app.worker():
         run, beside = await work.start(), await other.start()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await begun.wait()
         await run.pause()
         await run.signal("who", "paused")

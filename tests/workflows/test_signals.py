@@ -158,7 +158,7 @@ async def test_a_signal_to_a_workflow_in_a_turn_is_heard_in_it(app: App) -> None
 
     async with app.worker():
         run = await work.start()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await begun.wait()
         await run.signal("stop", "now")
         assert await run.result(10) == "now"
@@ -237,7 +237,7 @@ async def test_signals_that_come_too_late_leave_nothing_behind(app: App, sql: as
 
     async with app.worker():
         run = await work.start()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await begun.wait()
         for n in range(3):
             await run.signal("n", n)

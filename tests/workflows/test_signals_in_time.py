@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from stepwell import App, workflow
+from stepwell.worker import run_turn
 from stepwell.worker.turns import Turns
 from tests.waiting_for import until
 
@@ -15,6 +16,8 @@ async def test_a_signal_accepted_in_time_wins_though_no_word_of_it_came(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Turns, "heard", lambda self, ids: None)
+    monkeypatch.setattr(run_turn, "HOLD", 10.0)
+    monkeypatch.setattr(run_turn, "LOOK", 10.0)
     begun, gate = asyncio.Event(), asyncio.Event()
 
     @app.step
@@ -26,7 +29,7 @@ async def test_a_signal_accepted_in_time_wins_though_no_word_of_it_came(
     async def wait() -> str:
         holding = asyncio.create_task(hold())
         try:
-            answer = await workflow.signal("answer", str, timeout=0.8)  # less than a turn waits for a word
+            answer = await workflow.signal("answer", str, timeout=3)  # less than a turn waits for a word
         except TimeoutError:
             answer = "too late"
         await holding
@@ -34,7 +37,7 @@ async def test_a_signal_accepted_in_time_wins_though_no_word_of_it_came(
 
     async with app.worker():
         run = await wait.start()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await begun.wait()
         await run.signal("answer", "in time")
 

@@ -52,7 +52,7 @@ async def test_steps_of_a_gather_run_at_the_same_time(app: App) -> None:
 
     @app.step
     async def meet(n: int) -> int:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await both.wait()
         return n
 
@@ -153,9 +153,9 @@ async def test_a_step_that_takes_too_long_has_failed(app: App, kind: str) -> Non
 
 
 async def test_what_a_step_waits_for_a_thread_is_not_of_its_time(app: App) -> None:
-    @app.step(timeout=1)
+    @app.step(timeout=2)
     def nap() -> None:
-        time.sleep(0.4)
+        time.sleep(0.5)
 
     @app.workflow
     async def many() -> int:
@@ -178,7 +178,7 @@ async def test_a_step_is_given_up_when_nobody_waits_for_it_any_more(app: App) ->
     @app.workflow
     async def impatient() -> str:
         try:
-            async with asyncio.timeout(0.1):
+            async with asyncio.timeout(0.5):
                 await wait_for_ever()
         except TimeoutError:
             return "went on"
@@ -187,7 +187,7 @@ async def test_a_step_is_given_up_when_nobody_waits_for_it_any_more(app: App) ->
     async with app.worker():
         run = await impatient.start()
         assert await run.result(10) == "went on"
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await ended.wait()
     assert await types_of(run) == ["WorkflowStarted", "TimerScheduled", "TimerFired", "WorkflowCompleted"]
 

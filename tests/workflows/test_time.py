@@ -102,7 +102,7 @@ async def test_a_workflow_with_a_timeout_ends_as_timed_out_and_its_children_with
 
     async with app.worker():
         run = await outer.start()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await begun.wait()
         await reaches(run, State.WAITING)
         await Clock(app.dsn).skip("1h")
@@ -113,7 +113,7 @@ async def test_a_workflow_with_a_timeout_ends_as_timed_out_and_its_children_with
         (grandchild,) = await child.children()
         await reaches(child, State.CANCELLED)
         await reaches(grandchild, State.CANCELLED)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await ended.wait()
     assert (await types_of(run))[-1] == "WorkflowTimedOut"
     assert (await types_of(child))[-1] == "WorkflowCancelled"
@@ -135,13 +135,13 @@ async def test_a_timeout_comes_to_a_workflow_that_is_in_a_turn(app: App) -> None
         await wait_for_ever()
 
     async with app.worker():
-        run = await busy.options(timeout=0.5).start()
-        async with asyncio.timeout(5):
+        run = await busy.options(timeout=3).start()
+        async with asyncio.timeout(30):
             await begun.wait()
         with pytest.raises(RunFailed) as raised:
-            await run.result(10)
+            await run.result(30)
         assert raised.value.reason == "timed_out"
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await ended.wait()
     assert (await types_of(run))[-1] == "WorkflowTimedOut"
 

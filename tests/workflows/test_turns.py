@@ -102,7 +102,7 @@ async def test_a_turn_whose_claim_is_lost_writes_nothing_and_the_next_holder_goe
 
     async with app.worker():
         run = await work.start()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await begun.wait()
         # As if it had been reaped: the claim is another worker's now, and ours has not heard of it.
         other = await sql.fetchval(
@@ -218,7 +218,7 @@ async def test_a_stopping_worker_gives_its_turns_back_at_once(app: App) -> None:
 
     run = await work.start()
     async with app.worker():
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await begun.wait()
     assert (await run.info()).state is State.PENDING
     async with app.worker():

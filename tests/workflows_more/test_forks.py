@@ -15,6 +15,7 @@ from stepwell.client import Client
 from stepwell.engine import forks, runs
 from stepwell.model.ids import new_run_id
 from stepwell.store.pool import Database
+from stepwell.testing import Clock
 from tests.waiting_for import until
 
 ONCE = Retry(attempts=1)
@@ -299,10 +300,12 @@ async def test_a_failed_step_is_run_again(app: App) -> None:
 async def test_a_signal_that_did_not_come_in_time_is_waited_for_once_more(app: App) -> None:
     @app.workflow
     async def impatient() -> int:
-        return await workflow.signal("late", int, timeout=0.3)
+        return await workflow.signal("late", int, timeout="1h")
 
     async with app.worker():
         run = await impatient.start()
+        await until_state(run, "waiting")
+        await Clock(app.dsn).skip("2h")
         with pytest.raises(RunFailed):
             await run.result(timeout=20)
         again = await run.retry()
@@ -478,12 +481,14 @@ async def test_a_fork_has_what_was_left_of_the_timeout(app: App) -> None:
 
 
 async def test_one_that_timed_out_goes_on_with_what_was_left_when_it_last_went_on(app: App) -> None:
-    @app.workflow(timeout=1)
+    @app.workflow(timeout="1h")
     async def timed() -> int:
         return await workflow.signal("go", int)
 
     async with app.worker():
         run = await timed.start()
+        await until_state(run, "waiting")
+        await Clock(app.dsn).skip("2h")
         with pytest.raises(RunFailed):
             await run.result(timeout=20)
         again = await run.retry()

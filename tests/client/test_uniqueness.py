@@ -151,7 +151,7 @@ async def test_what_runs_past_its_deadline_is_ended_and_not_tried_again(app: App
 
     task = app.task(retry=Retry(attempts=5, delay=0))(hang)
     async with app.worker():
-        run = await task.options(deadline="300ms").start()
+        run = await task.options(deadline="3s").start()
         with pytest.raises(RunFailed) as failed:
             await run.result(10)
         await asyncio.wait_for(ended.wait(), 30)

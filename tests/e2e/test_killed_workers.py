@@ -59,13 +59,13 @@ async def test_a_worker_frozen_past_its_lease_is_refused_and_works_on(
     run = await client.start("e2e_app.until", "gate")
     await notes.began(run)
     zombie.signal(signal.SIGSTOP)
-    successor = await hire()
+    successor = await hire(STEPWELL_LEASE="30s")  # which it does not lose while it is stopped
     await eventually(lambda: len(notes.of(run)) == 2)
     # Both bodies see the gate: the zombie wakes first, and its outcome arrives while the successor still runs.
     successor.signal(signal.SIGSTOP)
     (place / "gate").touch()
     zombie.signal(signal.SIGCONT)
-    await zombie.says("outcomes were refused|the lease is lost", within=10)
+    await zombie.says("outcomes were refused|the lease is lost", within=20)
     assert (await run.info()).state is State.RUNNING
     successor.signal(signal.SIGCONT)
     assert await run.result(timeout=10) == successor.pid
@@ -109,11 +109,11 @@ async def test_a_poisonous_task_fails_at_its_limit_and_everything_else_completes
 async def test_a_body_that_blocks_the_event_loop_for_three_leases_completes_once(
     hire: Hire, client: App, notes: Notes
 ) -> None:
-    blocked = await hire(STEPWELL_LEASE="1s")
-    run = await client.start("e2e_app.block", 3.0)
+    blocked = await hire()
+    run = await client.start("e2e_app.block", 3 * LEASE)
     await notes.began(run)
-    await hire(STEPWELL_LEASE="1s")  # who would take it, were it given up
-    assert await run.result(timeout=15) == blocked.pid
+    await hire()  # who would take it, were it given up
+    assert await run.result(timeout=30) == blocked.pid
     info = await run.info()
     assert (info.attempt, info.failures, len(notes.of(run))) == (1, 0, 1)
 

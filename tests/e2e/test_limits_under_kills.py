@@ -26,7 +26,7 @@ async def test_a_gauge_read_at_every_start_never_exceeds_the_limits(
     dsn: str, place: Path, client: App, sql: Sql
 ) -> None:
     await client.queue("narrow").set(concurrency=CAP)
-    async with hiring(dsn, place, lease="1s") as hire:
+    async with hiring(dsn, place, lease="2s") as hire:
         workers = list(await asyncio.gather(*(hire(app="gauge_app:app") for _ in range(PROCESSES))))
         narrow = (
             await client.definition(NARROW)

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from stepwell import AlreadyFinished, App, KeyConflict, NotFound, State, Workflow, WrongUse, workflow
+from stepwell.testing import Clock
 from tests.workflows.telling import reaches, types_of
 
 
@@ -177,10 +178,11 @@ async def test_a_client_without_the_code_starts_and_signals_where_a_worker_has_i
 
 async def test_a_delayed_workflow_keeps_what_is_sent_to_it(app: App, cart: Cart) -> None:
     async with app.worker():
-        run = await cart.options(delay=0.3).start("ann")
+        run = await cart.options(delay="1h").start("ann")
         await run.signal("item", "a")
         await run.signal("item", "end")
         assert (await run.info()).state is State.SCHEDULED
+        await Clock(app.dsn).skip("2h")
         assert await run.result(10) == ["ann", "a"]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from stepwell import App
+from stepwell import App, Task
 
 
 @contextmanager
@@ -34,3 +34,13 @@ async def until(condition: Callable[[], Awaitable[Any]], *, within: float = 30.0
             if answer := await condition():
                 return answer
             await asyncio.sleep(0.01)
+
+
+async def all_ears(app: App, task: Task[[Any], Any]) -> None:
+    """Until the app listens, and its worker has looked for what came before: now it finds by words alone."""
+
+    async def hears() -> bool:
+        return app._opening.dispatch.hears
+
+    await until(hears)
+    await (await task.start("what came before")).result(timeout=30)

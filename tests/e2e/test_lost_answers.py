@@ -203,11 +203,14 @@ async def test_a_retry_whose_answer_is_lost_starts_one_new_run(
 
 
 async def test_a_claim_whose_answer_is_lost_is_released_and_counted_as_no_failure(
-    proxy: Proxy, shop: Shop, sql: Sql
+    proxy: Proxy, shop: Shop, sql: Sql, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with shop.app, shop.app.worker() as _:
+    monkeypatch.setattr("stepwell.worker.frontier.CHEAP", 60.0)  # a word is answered by asking its queue
+    async with shop.app, shop.app.worker() as worker:
         lost = proxy.swallow("claim_runs")
         await lost.done.wait()  # an empty one: the worker looks for work now and then
+        frontier = worker._lanes._frontier
+        await eventually(lambda: not (frontier._work or frontier._looking or frontier._owed))
         lost = proxy.swallow("claim_from_queue")
         runs = await shop.app.definition("add").start_many([(n,) for n in range(20)])
         assert [await run.result(timeout=10) for run in runs] == list(range(1, 21))

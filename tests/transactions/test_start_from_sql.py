@@ -17,7 +17,7 @@ from stepwell import App, KeyConflict, State, Task
 from stepwell.model.ids import new_run_id
 from stepwell.store import migrate
 from stepwell.store.pool import Database
-from tests.waiting_for import hearing, until
+from tests.waiting_for import all_ears, hearing, until
 
 Sql: TypeAlias = "asyncpg.Connection[Any]"
 Echo: TypeAlias = "Task[[Any], Any]"
@@ -40,6 +40,7 @@ async def test_a_run_started_from_sql_is_done_at_once_as_any_other(app: App, ech
     with hearing(app, "worker.ready") as ready:
         async with app.worker():
             await ready.wait()
+            await all_ears(app, echo)
             run_id = await sql.fetchval("""select stepwell.start('echo', '{"what": "a@b.c"}', queue => 'mail')""")
             run = app.run(run_id)
             assert await run.result(timeout=30) == "a@b.c"

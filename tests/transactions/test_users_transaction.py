@@ -11,7 +11,7 @@ import pytest
 
 from stepwell import App, Call, KeyConflict, NotFound, Retry, State, Task, Unavailable
 from tests.transactions.drivers import Driver
-from tests.waiting_for import hearing
+from tests.waiting_for import all_ears, hearing
 
 Sql: TypeAlias = "asyncpg.Connection[Any]"
 Echo: TypeAlias = "Task[[Any], Any]"
@@ -35,9 +35,10 @@ async def test_it_is_seen_and_done_once_the_transaction_has_committed(
     with hearing(app, "worker.ready") as ready:
         async with app.worker():
             await ready.wait()
+            await all_ears(app, echo)
             await driver.begin()
             run = await driver.start(echo, "a")
-            assert await count(sql) == 0
+            assert await count(sql) == 1
             with pytest.raises(NotFound):
                 await run.info()
             await driver.commit()

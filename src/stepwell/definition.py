@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sized
 from datetime import datetime, timedelta
 from hashlib import blake2b
 from pathlib import Path
@@ -30,6 +30,7 @@ from stepwell.model.pins import claim_name
 from stepwell.model.retry import Retry
 from stepwell.model.start import Start, Terms
 from stepwell.options import LONGEST_NAME, Call, Options, checked_text, positive
+from stepwell.replay.calling import Calling
 from stepwell.replay.here import here
 from stepwell.replay.places import line_of_user
 from stepwell.replay.replay import Called, Replay
@@ -85,14 +86,16 @@ class Definition(Generic[R]):
         called = self._called(replay, start)
         return StartedRun(self._app, start.id, called, key=start.key, decode=self._decode)
 
-    def _called(self, replay: Replay, start: Start, takes: tuple[str, ...] | None = None) -> Called:
+    def _called(
+        self, replay: Replay, start: Start, takes: tuple[str, ...] | None = None, by: Called | None = None
+    ) -> Called:
         setting = self._options.leads_elsewhere
         if setting or start.unique_key or start.debounce_key:
             # Where it led to another's run, nobody would ever tell this workflow of its end.
             setting = setting or ("unique" if start.unique_key else "debounce")
             raise NotDurable(f"{setting}= for its own runs", line_of_user(), "Leave it out, or start it in a step.")
         type = EventType.CHILD_STARTED if self.kind == "workflow" else EventType.TASK_SCHEDULED
-        return replay.call(type, start, takes or _takes(start.input))
+        return replay.call(type, start, takes or _takes(start.input), by)
 
     def _decode(self, result: bytes) -> Any:
         return self._app.decode_result(self.name, result)
@@ -177,14 +180,16 @@ class Function(Definition[R], Generic[P, R]):
         """Make a run. It is accepted when this returns: whatever dies, it reaches a finished state."""
         return await self._start_one(args, kwargs)
 
-    async def _call_durably(self, replay: Replay, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
+    def _call_durably(self, replay: Replay, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Calling[R]:
         """From inside a workflow: a run that it started, and its result once that is recorded."""
+        return Calling(self.name, replay, args, kwargs, issue=self._issue, decode=self._decode)
+
+    def _issue(self, replay: Replay, args: tuple[Any, ...], kwargs: dict[str, Any], by: Called | None) -> Called:
         start = self._start(args, kwargs, self._options, self._terms_for(replay), _OF_THE_COMMAND)
         takes = None if kwargs else self._takes.get(len(args))
         if takes is None and (takes := _takes(start.input)) and not kwargs and len(takes) == len(args):
             self._takes[len(args)] = takes
-        result: R = self._decode(await self._called(replay, start, takes))
-        return result
+        return self._called(replay, start, takes, by)
 
     def _terms_for(self, replay: Replay) -> Terms:
         """What its runs have in common, if this workflow starts them: reckoned once for all that it does."""
@@ -263,11 +268,12 @@ class Task(Function[P, R]):
             signature=self.signature, heartbeat=self.heartbeat,
         )  # fmt: skip
 
-    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """In a workflow: a run, awaited. Elsewhere: the bare function, run here and now."""
         replay = here()
-        if replay is not None:
-            return await self._call_durably(replay, args, kwargs)
+        return self._run_bare(*args, **kwargs) if replay is None else self._call_durably(replay, args, kwargs)
+
+    async def _run_bare(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if inspect.iscoroutinefunction(self.fn):
             result: R = await self.fn(*args, **kwargs)
         else:

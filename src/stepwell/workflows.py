@@ -6,7 +6,7 @@ import ast
 import asyncio
 import inspect
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime
 from functools import cached_property
 from hashlib import blake2b
@@ -61,13 +61,14 @@ class Workflow(Function[P, R]):
             changes["pin"] = self.version if pinned else None
         return Workflow(self._app, self.fn, name=self.name, options=self._changed(changes), signature=self.signature)
 
-    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """In a workflow: a child, awaited. Elsewhere: the bare function, run here and now."""
         replay = here()
-        if replay is None:
-            result: R = await self.fn(*args, **kwargs)
-            return result
-        return await self._call_durably(replay, args, kwargs)
+        return self._run_bare(*args, **kwargs) if replay is None else self._call_durably(replay, args, kwargs)
+
+    async def _run_bare(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        result: R = await self.fn(*args, **kwargs)
+        return result
 
     async def signal_or_start(self, name: str, value: Any = None, /, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
         """Send a signal to the run with this key, or the unfinished one that is unique by this; if there is none, start

@@ -13,6 +13,7 @@ from stepwell import App, Fatal, Retry, RunCancelled, RunFailed, StepFailed, cur
 AGAIN = Retry(attempts=9, backoff="fixed", delay=0.01, jitter=0)
 ONCE_MORE = Retry(attempts=2, backoff="fixed", delay=0.01, jitter=0)
 LEASE = 5
+FAN = 24
 
 
 class Effects:
@@ -232,6 +233,13 @@ def make(dsn: str, place: Path) -> App:  # noqa: C901  # a list of definitions
         ends = await asyncio.gather(saga(f"{tag}/s"), child(f"{tag}/c"), return_exceptions=True)
         return [type(end).__name__ if isinstance(end, BaseException) else end for end in ends]
 
+    @app.workflow(name="fan")
+    async def fan(tag: str) -> list[str]:
+        workflow.publish({"at": 0})
+        did = await asyncio.gather(*(task(f"{tag}/{n}") for n in range(FAN)), step(f"{tag}/step"))
+        workflow.publish({"at": len(did)})
+        return did
+
     return app
 
 
@@ -257,6 +265,7 @@ def expected(name: str, tag: str) -> object:
         "refusing": of(2, 3),
         "late": RunFailed,
         "family": of("RunFailed", f"{tag}/c/b"),
+        "fan": of(*range(FAN), f"{tag}/step"),
     }[name]
 
 
@@ -275,5 +284,5 @@ def surely(name: str, tag: str) -> list[str]:
 
 NAMES = [
     "steps", "tasks", "own_tx", "nested", "started", "timers", "signals", "marks", "updates", "anew", "saga",
-    "cancelled", "refusing", "late", "family",
+    "cancelled", "refusing", "late", "family", "fan",
 ]  # fmt: skip

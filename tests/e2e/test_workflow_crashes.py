@@ -33,9 +33,9 @@ class Mortals:
         self._process = process
         self.pid = 0
 
-    async def begin(self, at: int, when: str) -> None:
+    async def begin(self, at: int, when: str, how: str) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write(f"begin {at} {when}\n".encode())
+        self._process.stdin.write(f"begin {at} {when} {how}\n".encode())
         await self._process.stdin.drain()
         self.pid = int((await self._line()).split()[1])
 
@@ -157,7 +157,7 @@ async def whole(sql: Sql, run: Run[Any]) -> None:
 async def dies_at(app: App, sql: Sql, dying: Mortals, name: str, at: int, when: str, place: Path) -> bool:
     """Whether there was such a write, and so a death."""
     tag, effects = f"{name}-{when}-{at}", Effects(place)
-    await dying.begin(at, when)
+    await dying.begin(at, when, "parts" if name == "fan" else "whole")
     run = await started(app, name, tag)
     ending = asyncio.create_task(outcome(run))
     pressing = asyncio.create_task(pressed(run, name))

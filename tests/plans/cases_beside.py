@@ -167,7 +167,7 @@ OVERVIEW = {
     ),
     "what there is to do": case("work_facts", 1, 270_000, "runs_pending runs_keyed runs_claimed", lambda ids: {}),
     "what moves": case(
-        "moving_runs", 1000, 600, "runs_pkey finished_runs_pkey",
+        "moving_runs", 1000, 1500, "runs_pkey finished_runs_pkey",
         lambda ids: {"since": MINUTE, "limit": 500, "most": 5000},
     ),
 }  # fmt: skip

@@ -107,6 +107,9 @@ TURNS = {
     "advance turns": case("advance_turns", BATCH, 7200, "runs_pkey arrivals_pkey", advances),
     "record turns": case("record_turns", BATCH, 7200, "runs_pkey", records),
     "complete turns": case("complete_turns", BATCH, 7200, "runs_pkey arrivals_pkey", completions),
+    "open queues": case(
+        "open_queues", 1, 60, "", lambda ids: {"queues": ["default", "mail"], "worker": OURS}
+    ),
     "start what is claimed": case("start_claimed_runs", BATCH, 2100, "", lambda ids: started_here()),
     "what was published": case("last_published", 1, 10, "published_pkey", lambda ids: {"id": ids.workflows.long}),
     "forget what was published": case(

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import heapq
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from itertools import count
+from itertools import count, repeat
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -23,11 +23,13 @@ from stepwell.model.commands import Command, Ended, StepCall
 from stepwell.model.events import COMMANDS, Event, EventType
 from stepwell.model.run import Error, Reason
 from stepwell.model.start import Start, Terms
+from stepwell.replay.calling import Calling
 from stepwell.replay.here import here
 from stepwell.replay.replay import About, Replay
 
 RUN = UUID("018f0000-0000-7000-8000-00000000abcd")
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
+NOWHERE = repeat(False)
 MANY = 20_000
 """Arrivals after which a workflow is taken to run for ever."""
 
@@ -37,13 +39,20 @@ encoded, decoded = msgspec.json.encode, msgspec.json.decode
 # -- what a workflow of a test asks for
 
 
-async def task(name: str, *args: Any, takes: tuple[str, ...] = ()) -> Any:
+def task(name: str, *args: Any, takes: tuple[str, ...] = ()) -> Calling[Any]:
     """A task, awaited as a workflow's code awaits one."""
-    return decoded(await _called(EventType.TASK_SCHEDULED, name, args, takes))
+    return _calling(EventType.TASK_SCHEDULED, name, args, takes)
 
 
-async def child(name: str, *args: Any, takes: tuple[str, ...] = ()) -> Any:
-    return decoded(await _called(EventType.CHILD_STARTED, name, args, takes))
+def child(name: str, *args: Any, takes: tuple[str, ...] = ()) -> Calling[Any]:
+    return _calling(EventType.CHILD_STARTED, name, args, takes)
+
+
+def _calling(type: EventType, name: str, args: Any, takes: tuple[str, ...]) -> Calling[Any]:
+    def issue(replay: Any, args: Any, kwargs: Any, by: Any) -> Any:
+        return replay.call(type, Start(RUN, encoded(args), Terms(name)), takes, by)  # type: ignore[arg-type]
+
+    return Calling(name, here(), args, {}, issue=issue, decode=decoded)
 
 
 async def step(name: str, *args: Any) -> Any:
@@ -63,7 +72,7 @@ def _called(type: EventType, name: str, args: Any, takes: tuple[str, ...]) -> An
     return replay.call(type, Start(RUN, encoded(args), Terms(name)), takes)  # type: ignore[arg-type]
 
 
-for _fn in (task, child, step, begun, _called):
+for _fn in (task, child, _calling, step, begun, _called):
     # As ours are: the line that is told is that of the workflow which awaits them.
     _fn.__code__ = _fn.__code__.replace(co_filename=definition.__file__)
 
@@ -189,8 +198,10 @@ CANCEL = Comes(EventType.CANCEL_REQUESTED)
 class Driving:
     """A workflow on its way through a world."""
 
-    def __init__(self, world: World, fn: Callable[..., Awaitable[Any]]) -> None:
+    def __init__(self, world: World, fn: Callable[..., Awaitable[Any]], lost: Iterator[bool] = NOWHERE) -> None:
+        """`lost`: whether the worker is, behind this part of what the code asks for upon one arrival; and the next."""
         self.world = world
+        self._lost = lost
         self.fn = fn
         self.replay = new_replay(fn, world.id)
         self.history: list[Event] = []
@@ -211,6 +222,8 @@ class Driving:
         self.replay.evict()
         self.replay = new_replay(self.fn, self.world.id)
         self.replay.recorded(self.history)
+        if self.history[-1].more:
+            self._record(self.replay.take())
         self._steps.update((call.number, call) for call in self.replay.take_steps())
 
     def to_the_end(self) -> Told:
@@ -249,12 +262,22 @@ class Driving:
     def deliver(self, event: Event) -> None:
         event.idx = len(self.history) + 1
         self.history.append(event)
-        for command in self.replay.delivered(event):
-            self.history.append(as_event(command, len(self.history) + 1, self.now))
-            self._carry_out(command)
+        self._record(self.replay.delivered(event))
+        while self.replay.is_busy:
+            if self.history[-1].more and next(self._lost):
+                self.begin_again()
+            else:
+                self._record(self.replay.go_on())
         for call in self.replay.take_steps():
             self._steps[call.number] = call
             self._answer_later(call)
+
+    def _record(self, commands: Sequence[Command]) -> None:
+        for command in commands:
+            self.history.append(as_event(command, len(self.history) + 1, self.now))
+            self._carry_out(command)
+        if commands and self.replay.is_busy:
+            self.history[-1].more = True
 
     def _carry_out(self, command: Command) -> None:
         if command.start is not None:
@@ -313,6 +336,7 @@ def told_again(told: Told) -> None:
     whole(told)
     event_by_event(told)
     from_every_prefix(told)
+    from_every_part(told)
 
 
 def whole(told: Told) -> None:
@@ -353,8 +377,24 @@ def from_every_prefix(told: Told) -> None:
                 break
             behind.append(event)
         again = replay.delivered(told.history[place])
+        while replay.is_busy:
+            again += replay.go_on()
         assert [same(each) for each in again] == [same(each) for each in behind]
         replay.evict()
+
+
+def from_every_part(told: Told) -> None:
+    """What the code asked for upon one arrival was written in part: who has that goes on with the rest, which fits."""
+    for place in spread([place for place, event in enumerate(told.history) if event.more]):
+        history = told.history[: place + 1]
+        replay = new_replay(told.fn, told.replay.about.id)
+        replay.recorded(history)
+        rest = [as_event(command, place + 2 + more, replay.now) for more, command in enumerate(replay.take())]
+        replay.evict()
+        again = new_replay(told.fn, told.replay.about.id)
+        again.recorded([*history, *rest])
+        assert again.take() == []
+        again.evict()
 
 
 def spread(places: list[int], most: int = 60) -> list[int]:

@@ -257,7 +257,7 @@ def test_it_begins_anew_with_what_it_was_given_and_the_signals_it_has_not_read()
     replay = new_replay(counts)
     replay.recorded(on.history[last.idx - 1 :])
     assert replay.ended == on.ended
-    assert replay.unread() == (("other", b'"x"'), ("add", b"1"))
+    assert replay._signals.unread() == (("other", b'"x"'), ("add", b"1"))
 
 
 def test_it_begins_anew_from_inside_a_group_and_rolls_nothing_back() -> None:

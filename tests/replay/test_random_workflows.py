@@ -6,13 +6,16 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import AsyncIterator
+from itertools import cycle
 from typing import Any
+from unittest.mock import patch
 from uuid import UUID
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stepwell.here import workflow
+from stepwell.replay import loop, replay
 from tests.replay.driver import (
     CANCEL,
     NEVER,
@@ -21,11 +24,15 @@ from tests.replay.driver import (
     Takes,
     World,
     child,
+    event_by_event,
+    from_every_part,
+    same,
     signal,
     step,
     task,
     told_again,
     update,
+    whole,
 )
 
 NAMES = ("a", "b", "c", "d")
@@ -54,6 +61,12 @@ nested = st.recursive(
     ),
     max_leaves=14,
 )
+bare = st.tuples(
+    st.sampled_from(["gather", "gather all", "group", "as completed", "wait", "shield", "wait for", "cancel after"]),
+    st.lists(st.tuples(st.sampled_from(["task", "child"]), names), min_size=1, max_size=5),
+    seconds,
+).map(lambda each: ("bare", *each))
+"""Calls, and nothing around them."""
 
 
 class Wrong(Exception):
@@ -87,6 +100,8 @@ async def do(what: tuple[Any, ...], said: list[str]) -> None:  # noqa: C901  # a
             said.append(str(workflow.patched(rest[0])))
         case "rollback":
             workflow.on_rollback(task, rest[0])
+        case "bare":
+            await calls(rest[0], rest[1], rest[2], said)
         case "finally" | "shield" | "except" | "timeout" | "wait for" | "cancel after" | "leave behind":
             await around(kind, rest[0], rest[1], said)
         case _:
@@ -155,6 +170,42 @@ async def together(kind: str, rest: list[Any], said: list[str]) -> None:  # noqa
                     break
 
 
+async def calls(kind: str, asked: list[tuple[str, str]], more: float, said: list[str]) -> None:  # noqa: C901  # a grammar is a list
+    made = [{"task": task, "child": child}[of](name) for of, name in asked]
+    match kind:
+        case "gather":
+            said.append(str(await asyncio.gather(*made)))
+        case "gather all":
+            said.append(str(await asyncio.gather(*made, return_exceptions=True)))
+        case "group":
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(each) for each in made]
+            said.extend(str(each.result()) for each in tasks)
+        case "as completed":
+            for ended in asyncio.as_completed(made, timeout=more):
+                said.append(str(await ended))
+        case "wait":
+            waited = [asyncio.create_task(each) for each in made]
+            done, pending = await asyncio.wait(waited, return_when="FIRST_COMPLETED", timeout=more)
+            said.append(str(sorted(waited.index(each) for each in done)))
+            for each in pending:
+                said.append(str(each.cancel()))
+            said.append(str(await asyncio.gather(*pending, return_exceptions=True)))
+        case "shield":
+            said.append(str(await asyncio.wait_for(asyncio.shield(asyncio.gather(*made)), more)))
+        case "wait for":
+            said.append(str(await asyncio.wait_for(asyncio.gather(*made), more)))
+        case "cancel after":
+            begun = [asyncio.create_task(each) for each in made]
+            await asyncio.sleep(more)
+            for each in begun[1:]:
+                each.cancel()
+                each.cancel()
+            await step("asked them to end")
+            said.append(str([each.cancelling() for each in begun]))
+            said.append(str(await asyncio.gather(*begun, return_exceptions=True)))
+
+
 async def one_after_another(parts: list[Any], said: list[str]) -> AsyncIterator[int]:
     try:
         for number, each in enumerate(parts):
@@ -204,12 +255,47 @@ def workflow_of(parts: list[tuple[Any, ...]]) -> Any:
     return random_workflow
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.lists(nested, min_size=1, max_size=4), worlds)
-def test_however_it_is_told_it_issues_the_same_commands(parts: list[tuple[Any, ...]], world: World) -> None:
-    told = world.run(workflow_of(parts), check=False)
-    told_again(told)
+anything = st.lists(st.one_of(nested, bare), min_size=1, max_size=4)
+stretches = st.sampled_from([1, 2, 3, 7, 100])
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@given(anything, worlds, stretches)
+def test_however_it_is_told_it_issues_the_same_commands(
+    parts: list[tuple[Any, ...]], world: World, stretch: int
+) -> None:
+    with patch.object(replay, "STRETCH", stretch):
+        told = world.run(workflow_of(parts), check=False)
+        told_again(told)
     told.replay.evict()
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(anything, worlds, st.sampled_from([1, 2, 3]), st.lists(st.booleans(), min_size=1, max_size=8))
+def test_what_was_written_in_part_goes_on_wherever_its_worker_was_lost(
+    parts: list[tuple[Any, ...]], world: World, stretch: int, lost: list[bool]
+) -> None:
+    with patch.object(replay, "STRETCH", stretch):
+        driving = Driving(world, workflow_of(parts), lost=cycle(lost))
+        driving.begin(None)
+        told = driving.to_the_end()
+        # Not from every prefix: what was taken back before anyone had heard of it is another matter for each of them.
+        whole(told)
+        event_by_event(told)
+        from_every_part(told)
+    told.replay.evict()
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(st.one_of(bare, bare, nested), min_size=1, max_size=4), worlds)
+def test_a_task_that_only_calls_is_as_one_of_asyncio(parts: list[tuple[Any, ...]], world: World) -> None:
+    light = world.run(workflow_of(parts), check=False)
+    with patch.object(loop, "MakesItsTask", ()):
+        heavy = world.run(workflow_of(parts), check=False)
+    assert [same(each) for each in light.history] == [same(each) for each in heavy.history]
+    assert light.ended == heavy.ended
+    for each in (light, heavy):
+        each.replay.evict()
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))

@@ -92,7 +92,7 @@ def test_what_was_handed_out_and_not_taken_is_given_back_in_its_order() -> None:
     assert third.result() == b"2", "who waited behind has it now"
     replay.give_back("go", third)
     replay.give_back("go", first)
-    assert replay.unread() == (("go", b"1"), ("go", b"2"))
+    assert replay._signals.unread() == (("go", b"1"), ("go", b"2"))
     assert replay.wait_for_signal("go", None).result() == b"1"
     replay.evict()
 

@@ -29,6 +29,9 @@ from stepwell.model.word import Word
 from stepwell.store import copying, rows
 from stepwell.store.pool import Row, Transaction, Tx
 
+MANY = 200
+"""From this many on, rows of one write are copied into their table."""
+
 CALM = timedelta(seconds=3)
 """No claim is lost so soon after the server came up: those who could not reach it renew first."""
 AGEING = timedelta(seconds=1)
@@ -121,36 +124,6 @@ async def start_one(tx: Tx, start: Start, word: Word | None = None, *, ahead: bo
         word=word and word.text,
     )
     return bool(made and made[0]["said"])
-
-
-async def start_claimed(tx: Tx, starts: Sequence[Start], worker: WorkerId, claim_id: ClaimId) -> list[Claim]:
-    """-> running, or pending where its worker may not take it: plain starts of a workflow's own worker."""
-    made = await tx.rows(
-        "start_claimed_runs",
-        ids=[each.id for each in starts],
-        names=[each.terms.name for each in starts],
-        queues=[each.terms.queue for each in starts],
-        priorities=[each.terms.priority for each in starts],
-        inputs=[each.input for each in starts],
-        tags=[each.terms.tags for each in starts],
-        retries=[each.terms.retry for each in starts],
-        timeouts=[each.terms.timeout for each in starts],
-        parent_ids=[each.terms.parent_id for each in starts],
-        root_ids=[each.terms.root_id for each in starts],
-        nodes=[each.node for each in starts],
-        worker=worker,
-        claim_id=claim_id,
-    )
-    taken = {row["id"] for row in made if row["state"] == State.RUNNING}
-    return [_claimed(each, claim_id) for each in starts if each.id in taken]
-
-
-def _claimed(start: Start, claim_id: ClaimId) -> Claim:
-    terms = start.terms
-    return Claim(
-        claim_id, start.id, terms.name, terms.queue, terms.priority, 1, 0, start.input, terms.retry, terms.timeout,
-        None, terms.tags, terms.root_id, node=start.node,
-    )  # fmt: skip
 
 
 async def start_plain(tx: Transaction, starts: Iterable[Start]) -> None:

@@ -7,7 +7,7 @@ apply  speaks the statements; an id that does not come back has lost its claim
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, assert_never
@@ -38,6 +38,9 @@ from stepwell.store.rows import stored_error, stored_usage
 
 Settlement = tuple[Claim, Outcome]
 
+PAGE = 500
+"""Runs that one statement moves."""
+
 
 @dataclass(slots=True)
 class Batch:
@@ -56,6 +59,15 @@ class Batch:
     def soonest(self) -> timedelta | None:
         """How soon the first of them is due again."""
         return min(self.columns["delays"]) if "delays" in self.columns else None
+
+    def pages(self) -> Iterator[dict[str, list[Any]]]:
+        """Its columns, a page at a time: to find one of many results in an array, a server goes along those before."""
+        count = len(self.columns["ids"])
+        if count <= PAGE:
+            yield self.columns
+            return
+        for first in range(0, count, PAGE):
+            yield {name: values[first : first + PAGE] for name, values in self.columns.items()}
 
     def add(self, claim: Claim, **values: Any) -> None:
         self.turns = self.turns or claim.turn
@@ -147,7 +159,7 @@ async def apply(tx: Tx, batches: Sequence[Batch]) -> Settled:
     statements or one of them has `parts`."""
     settled = Settled()
     for batch in batches:
-        moved = [RunId(row["id"]) for row in await tx.rows(batch.statement, **batch.columns)]
+        moved = [RunId(row["id"]) for page in batch.pages() for row in await tx.rows(batch.statement, **page)]
         settled.moved.update(moved)
         settled.wakes |= batch.wakes
         delays = [each for each in (settled.soonest, batch.soonest) if each is not None]

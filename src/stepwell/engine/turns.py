@@ -8,7 +8,8 @@ from uuid import UUID
 
 import msgspec
 
-from stepwell.engine import runs
+from stepwell.engine import claimed, runs
+from stepwell.engine.runs import MANY
 from stepwell.engine.workflows import NEVER, PAGE, arrive, cancel_children, cancel_parts, lock_children, tell_parents
 from stepwell.model.errors import ClaimLost, KeyConflict
 from stepwell.model.events import Event, EventType
@@ -21,9 +22,6 @@ from stepwell.store import copying
 from stepwell.store import history as stored
 from stepwell.store.pool import Transaction, Tx
 from stepwell.store.rows import stored_error
-
-MANY = 200
-"""From this many on, events and runs of one write are copied into their tables."""
 
 
 async def news(tx: Tx, claims: Sequence[Claim]) -> dict[UUID, News]:
@@ -81,7 +79,7 @@ async def _advance(tx: Tx, advances: Sequence[Advance], worker: WorkerId, claim_
     refused = await _start(tx, starts)
     all_of_them.wakes |= {start.terms.queue for start in starts if not start.terms.is_delayed}
     here = [start for each in advances for start in each.here]
-    claims = await runs.start_claimed(tx, here, worker, claim_id) if here else []
+    claims = await claimed.start_claimed(tx, here, worker, claim_id) if here else []
     if len(claims) < len(here):
         all_of_them.wakes |= {start.terms.queue for start in here}
     # After the starts: one may have been given up in the turn that started it.
@@ -140,7 +138,7 @@ async def _start_unkeyed(tx: Tx, starts: Sequence[Start]) -> None:
 async def _copy_events(tx: Any, events: Sequence[tuple[UUID, Event]]) -> None:
     """Many events, in the quickest way there is."""
     rows = ((run_id, event.idx, event.type, event.at, stored.details(event)) for run_id, event in events)
-    await tx.copy("events", copying.EVENT_COLUMNS, copying.event_chunks(rows))
+    await tx.copy("events", copying.EVENT_COLUMNS, copying.event_chunks(rows, chunk=copying.LARGE_CHUNK))
 
 
 def _event_columns(events: Sequence[tuple[UUID, Event]]) -> dict[str, Any]:

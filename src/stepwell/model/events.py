@@ -94,6 +94,8 @@ class Event:
     """Of WorkflowStarted and ContinuedAsNew: the code that began."""
     id: UUID | None = None
     """Of what was sent from outside: who sends it again sends nothing new."""
+    more: bool | None = None
+    """Of a command: it was written before the code had issued all that it asked for upon the same arrival."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,11 @@ class Advance:
     """A step's own transaction, with whose commit all of this is written."""
 
     @property
+    def is_long(self) -> bool:
+        """It takes the server a while."""
+        return len(self.events) >= 200
+
+    @property
     def only_records(self) -> bool:
         """Events, and the turn goes on. Nothing that had arrived is among them."""
         return self.to == "stay" and not self.took and self.published is None and self.is_lone

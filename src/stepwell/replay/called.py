@@ -12,16 +12,20 @@ from stepwell.model.commands import Command, StepCall
 from stepwell.model.errors import RunCancelled, RunExpired, RunFailed, StepFailed
 from stepwell.model.events import Event, EventType
 from stepwell.model.ids import RunId, uuid_of
-from stepwell.replay.loop import DurableFuture, Loop
+from stepwell.replay.futures import DurableFuture
+from stepwell.replay.loop import Loop
 
 
-class Called(DurableFuture[bytes]):
+class Called(DurableFuture[Any]):
     """The end of a task, child or step, for whoever awaits it. To stop waiting for it is to cancel it."""
 
     __slots__ = ("call", "on_cancel")
 
-    def __init__(self, call: Command | StepCall, loop: Loop, cancel: Callable[[Called], None]) -> None:
+    def __init__(self, loop: Loop) -> None:
         super().__init__(loop=loop)
+        self.on_cancel: Callable[[Called], None] = nobody
+
+    def issued(self, call: Command | StepCall, cancel: Callable[[Called], None]) -> None:
         self.call = call
         self.on_cancel = cancel
 
@@ -31,10 +35,14 @@ class Called(DurableFuture[bytes]):
         return super().cancel(msg)
 
 
+def nobody(called: Called) -> None:
+    """Is told when it is cancelled."""
+
+
 def let_go(calls: dict[int, Called]) -> None:
     """Of those that nobody awaits any more: they hold neither their workflow nor the line that called them."""
     for called in calls.values():
-        called.on_cancel = lambda _: None
+        called.on_cancel = nobody
         del called.call
     calls.clear()
 

@@ -25,6 +25,8 @@ class Ahead:
     """By the number of a command: the run that it started. In a fork they are those of another run's children."""
     whens: dict[int, datetime] = field(default_factory=dict)
     """By the number of a command: when its timer fires. In a fork later than the code would say."""
+    last: int | None = None
+    """The last command, if what the code asked for upon the same arrival was not all written: what follows is new."""
 
     def marked_upon(self, idx: int) -> set[str] | frozenset[str]:
         return self.marks.get(idx, _NOTHING)
@@ -41,6 +43,8 @@ def look_ahead(events: Sequence[Event]) -> Ahead:
             ahead.run_ids[event.command] = event.run_id
         elif event.when is not None and event.command is not None:
             ahead.whens[event.command] = event.when
+    if events and events[-1].more:
+        ahead.last = events[-1].command
     return ahead
 
 
@@ -50,6 +54,17 @@ def last_arrival(events: Sequence[Event]) -> int:
         if events[place].type not in COMMANDS:
             return place
     return 0
+
+
+def fits(event: Event, command: Command | None) -> bool:
+    """Whether it records this command."""
+    return (
+        command is not None
+        and command.type == event.type
+        and command.number == event.command
+        and command.name == event.name
+        and command.takes == event.takes
+    )
 
 
 def mismatch(about: About, event: Event, found: Command | StepCall | Ended | None) -> Nondeterminism:

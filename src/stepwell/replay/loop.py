@@ -18,15 +18,16 @@ import gc
 import sys
 from asyncio import events
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from contextvars import Context, copy_context
+from contextvars import Context
 from types import AsyncGeneratorType
 from typing import Any, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from stepwell.model.errors import NotDurable
 from stepwell.replay.closing import close_coroutine, close_generator
+from stepwell.replay.futures import DurableFuture, DurableTask, DurableTimer, EndsItself, MakesItsTask, Soon
 from stepwell.replay.guard import guarded
 from stepwell.replay.places import line_in, line_of_user
 from stepwell.replay.refused import refusing
@@ -41,65 +42,6 @@ _TIMES = 100
 """How often code that is being ended may make other tasks, before those are left to themselves."""
 
 _OF_A_THREAD = asyncio.wrap_future.__code__
-
-
-class DurableFuture(asyncio.Future[T]):
-    """A future with the same hash in every replay."""
-
-    __slots__ = ("seq",)
-
-    def __init__(self, *, loop: Loop) -> None:
-        self.seq = loop._seq = loop._seq + 1
-        super().__init__(loop=loop)
-
-    def __hash__(self) -> int:
-        return self.seq
-
-
-class DurableTask(asyncio.Task[T]):
-    """A task with the same hash in every replay."""
-
-    def __init__(self, coro: Coroutine[Any, Any, T], *, loop: Loop, name: str | None, context: Context | None) -> None:
-        self.seq = loop._seq = loop._seq + 1
-        self.maker = asyncio.current_task(loop) if loop._entered else None
-        self.context = copy_context() if context is None else context
-        self._named = name
-        self._first_seq = loop.first_seq
-        super().__init__(coro, loop=loop, name="task", context=self.context)
-
-    def get_name(self) -> str:
-        """asyncio's own counts the tasks of a process: another name in each replay."""
-        return self._named or f"task-{self.seq - self._first_seq}"
-
-    def set_name(self, value: object) -> None:
-        self._named = str(value)
-
-    def __hash__(self) -> int:
-        return self.seq
-
-
-class Soon(asyncio.Handle):
-    """A handle, made in less time: there are several for each event."""
-
-    __slots__ = ()
-
-    def __init__(self, callback: Callable[..., Any], args: Any, loop: Loop, context: Context | None) -> None:
-        self._callback = callback
-        self._args = args
-        self._loop = loop
-        self._context = copy_context() if context is None else context
-        self._cancelled = False
-        self._repr = self._source_traceback = None
-
-
-class DurableTimer(asyncio.TimerHandle):
-    """A timer, and the number of the command that it is."""
-
-    __slots__ = ("command",)
-
-    def __init__(self, when: float, callback: Callable[..., Any], args: Any, loop: Loop, context: Any = None) -> None:
-        super().__init__(when, callback, args, loop, context)
-        self.command: Any = None
 
 
 class NeverWaits(Exception):
@@ -141,7 +83,7 @@ Before = tuple[asyncio.AbstractEventLoop | None, Any, bool, asyncio.Task[Any] | 
 class Loop(asyncio.AbstractEventLoop):
     def __init__(self, driver: Driver, *, seed: int = 0) -> None:
         self.driver = driver
-        self._ready: deque[asyncio.Handle] = deque()
+        self._ready: deque[Any] = deque()
         self._now = 0.0
         self.seed(seed)
         self._tasks: dict[int, asyncio.Task[Any]] = {}
@@ -152,6 +94,10 @@ class Loop(asyncio.AbstractEventLoop):
         """The identity of an async generator, and the how manieth it is."""
         self._closed = False
         self._entered = False
+        self.stretch: int | None = None
+        """Callbacks that are run at a time, if not all there are: `run_until_idle` may leave more."""
+        self.ran = 0
+        """Whole stretches of them since the last event."""
 
     def seed(self, seed: int) -> None:
         """Sets hashes apart from those of other loops: there are sets of everyone's tasks. Their lowest bits count
@@ -162,7 +108,7 @@ class Loop(asyncio.AbstractEventLoop):
 
     @guarded
     def run_until_idle(self, now: float) -> None:
-        """Run whatever is ready, at this time. Leaves the loop that runs here as it was."""
+        """Run whatever is ready, at this time, for a stretch at most. Leaves the loop that runs here as it was."""
         if now > self._now:
             self._now = now
         if self._entered:
@@ -202,11 +148,12 @@ class Loop(asyncio.AbstractEventLoop):
             gc.enable()
 
     def _run_ready(self) -> None:
-        ready = self._ready
-        for _ in range(MANY):
+        ready, stretch = self._ready, self.stretch or MANY
+        handle: Any = None
+        for _ in range(stretch):
             if not ready:
                 return
-            handle: Any = ready.popleft()
+            handle = ready.popleft()
             if handle._cancelled:
                 continue
             try:
@@ -215,12 +162,22 @@ class Loop(asyncio.AbstractEventLoop):
                 raise
             except BaseException:
                 pass  # its task has it too; of what belongs to no task, nobody would hear elsewhere either
-        raise NeverWaits(_line_of(handle))
+        self.ran += stretch
+        if self.ran >= MANY:
+            raise NeverWaits(_line_of(handle))
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is ready."""
+        return not self._ready
 
     @property
     def tasks(self) -> list[asyncio.Task[Any]]:
         """Those that have not ended, in the order in which they were made."""
         return [task for task in self._tasks.values() if not task.done()]
+
+    def current_task(self) -> asyncio.Task[Any] | None:
+        return asyncio.current_task(self) if self._entered else None
 
     def next_seq(self) -> int:
         self._seq += 1
@@ -252,7 +209,9 @@ class Loop(asyncio.AbstractEventLoop):
                 break
             self._tasks = {}
             for task in tasks:
-                if isinstance(task, DurableTask):
+                if isinstance(task, EndsItself):
+                    task.end()
+                elif isinstance(task, DurableTask):
                     task._log_destroy_pending = False  # type: ignore[attr-defined]  # asyncio's own
                     task.context.run(self._end, task)
         for generator in generators:
@@ -319,8 +278,9 @@ class Loop(asyncio.AbstractEventLoop):
             self.driver.timer_set(timer)
         return timer
 
-    def fire(self, timer: DurableTimer) -> None:
-        self._ready.append(timer)
+    def ready(self, handle: Any) -> None:
+        """What goes into the line as it is: a timer that fires, or a task that is its own handle."""
+        self._ready.append(handle)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         if isinstance(handle, DurableTimer):
@@ -334,7 +294,11 @@ class Loop(asyncio.AbstractEventLoop):
     def create_task(
         self, coro: Any, *, name: str | None = None, context: Context | None = None, **_more: Any
     ) -> asyncio.Task[Any]:
-        task: DurableTask[Any] = DurableTask(coro, loop=self, name=name, context=context)
+        task: DurableTask[Any]
+        if isinstance(coro, MakesItsTask):
+            task = coro.make_task(self, name, context)
+        else:
+            task = DurableTask(coro, loop=self, name=name, context=context)
         self._tasks[task.seq] = task
         if len(self._tasks) > self._tidy_at:
             self._tasks = {seq: each for seq, each in self._tasks.items() if not each.done()}

@@ -17,18 +17,19 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
-from stepwell.model.commands import ROLLED_BACK, Command, Ended, StepCall
+from stepwell.model.commands import Command, Ended, StepCall
 from stepwell.model.errors import Nondeterminism
 from stepwell.model.events import COMMANDS, ENDS, Event, EventType
 from stepwell.model.ids import RunId
-from stepwell.model.run import Error, Reason
 from stepwell.model.start import Start
 from stepwell.replay import ordered
 from stepwell.replay.called import Called, ChildIds, error_of, let_go
 from stepwell.replay.code import About, Code, ContinueAsNew, Evicted
-from stepwell.replay.fitting import Ahead, last_arrival, look_ahead, mismatch
-from stepwell.replay.loop import DurableTimer, Loop, NeverWaits
-from stepwell.replay.places import line_of_task, line_of_user
+from stepwell.replay.ending import end_of
+from stepwell.replay.fitting import Ahead, fits, last_arrival, look_ahead, mismatch
+from stepwell.replay.futures import DurableTimer
+from stepwell.replay.loop import Loop, NeverWaits
+from stepwell.replay.places import LineOfTask, line_of_task, line_of_user
 from stepwell.replay.rollback import Rollback
 from stepwell.replay.signals import Receiving, Signals
 from stepwell.replay.timers import Timers
@@ -42,6 +43,9 @@ _AT_ONCE = frozenset({EventType.STATE_PUBLISHED, EventType.VERSION_MARKED})
 """Commands that nobody waits for: their line is the one that is run."""
 _TO_CANCEL = {EventType.TASK_SCHEDULED: EventType.TASK_CANCELLED, EventType.CHILD_STARTED: EventType.CHILD_CANCELLED}
 _OF_STEPS = frozenset({EventType.STEP_COMPLETED, EventType.STEP_FAILED})
+
+STRETCH = 300
+"""Callbacks that new code runs at a time: a large fan-out is written in parts, while it issues the rest."""
 
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 NEVER = datetime.max.replace(tzinfo=UTC)
@@ -121,8 +125,19 @@ class Replay:
         self.idx = event.idx
         return self.take()
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether the code has not come to rest since the last arrival: it is let go on, before it hears of another."""
+        return not self.loop.is_idle
+
+    def go_on(self) -> list[Command]:
+        """For another stretch; the commands it issues in it."""
+        self._go_on()
+        return self.take()
+
     def take(self) -> list[Command]:
-        """What was issued and is not recorded yet."""
+        """What was issued and is not recorded yet. From now on it is heard of."""
+        self._heard = self._number
         return [self._issued.popleft() for _ in range(len(self._issued))] if self._issued else []
 
     def take_steps(self) -> list[StepCall]:
@@ -157,7 +172,7 @@ class Replay:
     def _deliver(self, event: Event) -> None:
         if self._issued or self.ended is not None:
             raise mismatch(self.about, event, self._issued[0] if self._issued else self.ended)
-        self._heard, self._told = self._number, event.idx
+        self._heard, self._told, self.loop.ran = self._number, event.idx, 0
         self.now = max(self.now, event.at)
         act = _ARRIVALS.get(event.type)
         if act is not None:  # else it is of a newer version, and nothing to do with the code
@@ -177,12 +192,16 @@ class Replay:
 
     def _go_on(self) -> None:
         now = (self.now - self._began).total_seconds()
+        self.loop.stretch = None if self.replaying else STRETCH
         try:
             self.loop.run_until_idle(now)
             while self._main is not None and self._main.done() and all(task.done() for task in self._leaving):
+                if self.is_busy:
+                    break
                 self._leaving = self._context.run(self.loop.wind_up)
                 if not self._leaving:
-                    self.ended = self._end(self._main)
+                    asked, undone = self.cancel_requested, self._rollback.undone
+                    self.ended = end_of(self._main, self.code, self._signals, asked=asked, undone=undone)
                     self._drop_steps()
                     break
                 self.loop.run_until_idle(now)
@@ -190,32 +209,17 @@ class Replay:
             new = "an endless loop that waits for nothing"
             raise Nondeterminism(self.about.id, self.about.name, self.idx, "an event", new, error.line) from None
         if self._issued and any(command.dropped for command in self._issued):
-            self._issued = deque(command for command in self._issued if not command.dropped)
+            self._issued = deque(each for each in self._issued if not each.dropped or self._is_recorded(each.number))
 
-    def _end(self, main: asyncio.Task[bytes]) -> Ended:
-        if main.cancelled():
-            if self.cancel_requested:
-                return Ended(EventType.WORKFLOW_CANCELLED)
-            lost = Error("CancelledError", "the workflow cancelled itself", Reason.RAISED)
-            return Ended(EventType.WORKFLOW_FAILED, error=lost)
-        match main.exception():
-            case None:
-                return Ended(EventType.WORKFLOW_COMPLETED, main.result())
-            case ContinueAsNew() as onward:
-                return Ended(EventType.CONTINUED_AS_NEW, onward.input, signals=self.unread())
-            case error:
-                state = ROLLED_BACK if self._rollback.undone else None
-                return Ended(EventType.WORKFLOW_FAILED, error=self.code.describe(error), state=state)
+    def _is_recorded(self, number: int | None) -> bool:
+        """Told again: whether this command was heard of, though it may be taken back by what it is told now."""
+        return self.replaying and (number in self._ahead.run_ids or number in self._ahead.whens)
 
     def _drop_steps(self) -> None:
         """Nobody will wait for them any more."""
         self._steps.clear()
         for call in [called.call for called in self._calls.values()]:
             call.dropped = call.dropped or isinstance(call, StepCall)
-
-    def unread(self) -> tuple[tuple[str, bytes], ...] | None:
-        """Signals that nobody has waited for yet, in the order in which they came."""
-        return self._signals.unread()
 
     # -- what the code asks for
 
@@ -225,17 +229,20 @@ class Replay:
             self._random = Random(self._seed)
         return self._random
 
-    def call(self, type: EventType, start: Start, takes: tuple[str, ...]) -> Called:
-        """A task or a child, awaited."""
+    def call(self, type: EventType, start: Start, takes: tuple[str, ...], by: Called | None = None) -> Called:
+        """A task or a child, awaited: by this one, if it is given."""
         number = self._number = self._number + 1
         # The same id whenever it is told again: code may well pass it on.
         known = self._ahead.run_ids.get(number) if self.replaying else None
         start.id = run_id = RunId(known) if known else self._ids.id(number, self.now)
         start.node = str(number)
-        command = Command(type, number, start.terms.name, run_id, takes, start=start, line=line_of_task(self.loop))
+        line = line_of_task(self.loop) if by is None else LineOfTask(by)
+        command = Command(type, number, start.terms.name, run_id, takes, start=start, line=line)
         if not self.evicting:
             self._issued.append(command)
-        return self._called(command, number)
+        called = self._calls[number] = by or Called(self.loop)
+        called.issued(command, self._cancel)
+        return called
 
     def step(self, step: Any, input: bytes) -> Called:
         """A step, awaited. Only its end is recorded."""
@@ -243,7 +250,9 @@ class Replay:
         call = StepCall(number, step.name, step, input, line_of_task(self.loop))
         if not self.evicting:
             self._steps[number] = call
-        return self._called(call, number)
+        called = self._calls[number] = Called(self.loop)
+        called.issued(call, self._cancel)
+        return called
 
     def publish(self, value: bytes) -> None:
         self._issue(EventType.STATE_PUBLISHED, value=value)
@@ -252,7 +261,8 @@ class Replay:
         """Whether this run goes the new way. Told again it does what it did; new, it does what the code says."""
         if name in self._marked:
             return True
-        if self.replaying and name not in self._ahead.marked_upon(self._told):
+        is_new = self._ahead.last is not None and self._number >= self._ahead.last
+        if self.replaying and not is_new and name not in self._ahead.marked_upon(self._told):
             return False
         self._marked.add(name)
         self._issue(EventType.VERSION_MARKED, name=name)
@@ -279,10 +289,6 @@ class Replay:
             self._issued.append(command)
         return command
 
-    def _called(self, call: Command | StepCall, number: int) -> Called:
-        called = self._calls[number] = Called(call, self.loop, self._cancel)
-        return called
-
     def _cancel(self, called: Called) -> None:
         call, number = called.call, called.call.number or 0
         del self._calls[number]
@@ -291,7 +297,7 @@ class Replay:
             call.dropped = True
             if self._steps.pop(number, None) is None:
                 self.dropped.append(number)
-        elif number > self._heard:
+        elif number > self._heard and not self._is_recorded(number):
             call.dropped = True  # nobody has heard of it
         elif not self.evicting:
             self._issue(_TO_CANCEL[call.type], name=call.name, run_id=call.run_id)
@@ -360,7 +366,7 @@ class Replay:
         timer = self._timers.take(event.command or 0)
         if timer is None:
             raise mismatch(self.about, event, None)
-        self.loop.fire(timer)
+        self.loop.ready(timer)
 
     def _signalled(self, event: Event) -> None:
         self._signals.came(event.name or "", event.value or b"null")
@@ -372,13 +378,7 @@ class Replay:
 
     def _expect(self, event: Event) -> None:
         command = self._issued.popleft() if self._issued else None
-        if (
-            command is None
-            or command.type != event.type
-            or command.number != event.command
-            or command.name != event.name
-            or command.takes != event.takes
-        ):
+        if not fits(event, command):
             raise mismatch(self.about, event, command or next(reversed(self._steps.values()), None))
 
     def _expect_end(self, event: Event) -> None:

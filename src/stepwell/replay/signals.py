@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from stepwell.replay.loop import DurableFuture, DurableTimer, Loop
+from stepwell.replay.futures import DurableFuture, DurableTimer
+from stepwell.replay.loop import Loop
 
 
 class Receiving(DurableFuture[bytes]):

@@ -6,7 +6,7 @@ from datetime import datetime
 from heapq import heappop, heappush
 
 from stepwell.model.commands import Command
-from stepwell.replay.loop import DurableTimer
+from stepwell.replay.futures import DurableTimer
 
 
 class Timers:

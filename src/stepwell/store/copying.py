@@ -7,6 +7,7 @@ row is a handful of bytes objects put one behind another.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from struct import Struct
 from uuid import UUID
@@ -17,8 +18,12 @@ COLUMNS = (
     "id", "name", "queue", "priority", "state", "input", "tags", "retry", "timeout", "parent_id", "root_id", "node",
 )  # fmt: skip
 """Of a plain start, in the order in which they are packed."""
+TAKEN_COLUMNS = (*COLUMNS, "attempt", "claim_id", "claimed_by", "started_at")
+"""Of one that is claimed as it is started."""
 CHUNK = 32 * 1024
 """Bytes that are handed over at once, or somewhat more: the server works on one while the next is made."""
+LARGE_CHUNK = 128 * 1024
+"""The same where others on the event loop have much to do: between two chunks all of them have a turn."""
 
 _HEAD = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _TAIL = b"\xff\xff"
@@ -26,24 +31,35 @@ _NULL = b"\xff\xff\xff\xff"
 _length = Struct("!i").pack
 _small = Struct("!ih").pack
 _interval = Struct("!iqii").pack
-_ROW = Struct("!hi").pack(len(COLUMNS), 16)
+_row = Struct("!hi").pack
 """What a row begins with: how many columns there are, and the length of the id."""
 
 
-def chunks(starts: Iterable[Start]) -> Iterator[bytes]:
-    """Plain starts, as pending runs."""
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The claim of runs that are claimed as they are started."""
+
+    claim_id: UUID
+    worker: UUID
+    at: datetime
+
+
+def chunks(starts: Iterable[Start], taken: Taken | None = None, *, chunk: int = CHUNK) -> Iterator[bytes]:
+    """Plain starts, as pending runs or as running ones."""
     parts, size = [_HEAD], 0
     terms: Terms | None = None
+    row, last = _row(len(COLUMNS if taken is None else TAKEN_COLUMNS), 16), b"" if taken is None else _claim(taken)
     before = after = b""
     for start in starts:
         input = start.input
         if start.terms is not terms:
             terms = start.terms
-            before, after = _before_input(terms), _after_input(terms)
+            before = _before_input(terms, "pending" if taken is None else "running")
+            after = _after_input(terms)
         node = _NULL if start.node is None else _text(start.node)
-        parts += (_ROW, start.id.bytes, before, _length(len(input) + 1), b"\x01", input, after, node)
+        parts += (row, start.id.bytes, before, _length(len(input) + 1), b"\x01", input, after, node, last)
         size += len(before) + len(input) + len(after)
-        if size >= CHUNK:
+        if size >= chunk:
             yield b"".join(parts)
             parts, size = [], 0
     parts.append(_TAIL)
@@ -51,14 +67,14 @@ def chunks(starts: Iterable[Start]) -> Iterator[bytes]:
 
 
 EVENT_COLUMNS = ("run_id", "idx", "type", "at", "data")
-_EVENT = Struct("!hi").pack(len(EVENT_COLUMNS), 16)
+_EVENT = _row(len(EVENT_COLUMNS), 16)
 _int = Struct("!ii").pack
 _time = Struct("!iq").pack
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-def event_chunks(events: Iterable[tuple[UUID, int, str, datetime, bytes]]) -> Iterator[bytes]:
+def event_chunks(events: Iterable[tuple[UUID, int, str, datetime, bytes]], *, chunk: int = CHUNK) -> Iterator[bytes]:
     """Events of histories: run, place, type, time and details of each."""
     parts, size = [_HEAD], 0
     run: UUID | None = None
@@ -68,19 +84,19 @@ def event_chunks(events: Iterable[tuple[UUID, int, str, datetime, bytes]]) -> It
         if run_id is not run:
             run, before = run_id, _EVENT + run_id.bytes
         if (type, at) != last:  # often the same for many
-            last, between = (type, at), _text(type) + _time(8, (at - _EPOCH) // _MICROSECOND)
+            last, between = (type, at), _text(type) + _moment(at)
         length = len(data)
         parts += (before, _int(4, idx), between, _length(length + 1), b"\x01", data)
         size += length + 64
-        if size >= CHUNK:
+        if size >= chunk:
             yield b"".join(parts)
             parts, size = [], 0
     parts.append(_TAIL)
     yield b"".join(parts)
 
 
-def _before_input(terms: Terms) -> bytes:
-    return b"".join((_text(terms.name), _text(terms.queue), _small(2, terms.priority), _text("pending")))
+def _before_input(terms: Terms, state: str) -> bytes:
+    return b"".join((_text(terms.name), _text(terms.queue), _small(2, terms.priority), _text(state)))
 
 
 def _after_input(terms: Terms) -> bytes:
@@ -90,6 +106,14 @@ def _after_input(terms: Terms) -> bytes:
             _uuid(terms.root_id),
         )
     )  # fmt: skip
+
+
+def _claim(taken: Taken) -> bytes:
+    return b"".join((_int(4, 1), _uuid(taken.claim_id), _uuid(taken.worker), _moment(taken.at)))
+
+
+def _moment(at: datetime) -> bytes:
+    return _time(8, (at - _EPOCH) // _MICROSECOND)
 
 
 def _text(value: str) -> bytes:

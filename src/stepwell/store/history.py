@@ -26,6 +26,7 @@ class _Details(msgspec.Struct, omit_defaults=True):
     signals: tuple[tuple[str, msgspec.Raw], ...] | None = None
     version: str | None = None
     id: UUID | None = None
+    more: bool | None = None
 
 
 _TYPES = {each.value: each for each in EventType}
@@ -37,7 +38,7 @@ def details(event: Event) -> bytes:
     """What is stored of an event beside its place, type and time."""
     packed = _Details(
         event.command, event.name, event.run_id, event.takes, state=event.state, attempt=event.attempt,
-        when=event.when, version=event.version, id=event.id,
+        when=event.when, version=event.version, id=event.id, more=event.more,
     )  # fmt: skip
     if event.value is not None:
         packed.value = msgspec.Raw(event.value)
@@ -64,7 +65,7 @@ def made(idx: int, type: str, at: datetime, data: bytes) -> Event:
         bytes(has.value) or None, rows.error(bytes(has.error) or None),
         has.state, has.attempt, has.when,
         None if has.signals is None else tuple((name, bytes(value)) for name, value in has.signals),
-        has.version, has.id,
+        has.version, has.id, has.more,
     )  # fmt: skip
 
 

@@ -26,13 +26,12 @@ from stepwell.executors.base import Body, Executor, contained, nobody
 from stepwell.model.outcome import Completed, Outcome, Released, Waiting
 from stepwell.model.run import Claim, Fence
 from stepwell.telemetry import log
+from stepwell.worker.pace import Pace
 from stepwell.worker.run_task import failed, overdue, run_task, silent, timed_out
 from stepwell.worker.steps import Rest
 
 CLEANUP = 1.0
 """Seconds a cancelled body has to clean up before its attempt is settled without it."""
-STRETCH = 0.003
-"""Seconds of first steps after which everyone else on the event loop has a turn."""
 RESTING = 500
 """Turns that rest beside those that have a slot, before no more is claimed."""
 TURN = "turn"
@@ -40,11 +39,11 @@ TURN = "turn"
 
 
 async def no_turns(attempt: Running, workflow: Any) -> Outcome:
-    raise AssertionError(f"{attempt.claim.name} is a workflow, and nobody here takes its turns")
+    raise AssertionError(f"nobody here takes turns of {attempt.claim.name}")
 
 
 def nobody_waits(turns: Sequence[Claim]) -> None:
-    """For whom it makes no difference which turns begin soon."""
+    """For turns that begin soon."""
 
 
 class Runnable(Body, Protocol):
@@ -65,7 +64,6 @@ class Bodies:
 
     by_name: Mapping[str, Runnable]
     executors: Mapping[str, Executor]
-
     turns: frozenset[str] = frozenset()
     """Names of workflows, which have turns."""
 
@@ -129,8 +127,7 @@ class Attempts:
         """Every claim that was heard of and is not settled yet."""
         self.alone: set[Claim] = set()
         """Those of them that must be alone. Until they are settled: a death before that takes the outcome along."""
-        self.ended_at_once = 0
-        """Bodies that ended in their first step, so far."""
+        self.pace = Pace()
 
     @property
     def taken(self) -> int:
@@ -152,7 +149,6 @@ class Attempts:
         self._go_on()
 
     def give_back(self, claim: Claim) -> None:
-        """Release a claim without an attempt at it."""
         self.known.add(claim)
         self._settle(claim, Released())
 
@@ -253,8 +249,7 @@ class Attempts:
         try:
             waiting, rest = await self._first_steps(me)
         finally:
-            # Also if a body of before, that kept this task, has it cancelled.
-            self.stepping = False
+            self.stepping = False  # also if a body of before, that kept this task, has it cancelled
             self._go_on()
             self._told_ended()
             self._idle_if_so()
@@ -264,7 +259,7 @@ class Attempts:
     async def _first_steps(self, me: asyncio.Task[Any]) -> tuple[Attempt | None, Rest[Outcome] | None]:
         """Until one has to wait: that one, and the rest of it."""
         clock, room = asyncio.get_running_loop().time, self._room
-        stretch = clock() + STRETCH
+        self.pace.begins(clock())
         while self._line and len(self._under_way) - len(self.resting) < room:
             attempt, context = Attempt(self._line.popleft()), copy_context()
             attempt.inside = self._inside
@@ -280,10 +275,13 @@ class Attempts:
                 return attempt, Rest(steps, context, awaited)
             if me.cancelling() or getattr(me, "_must_cancel", False):
                 break  # by its own body, even if it changed its mind: who came next would be cancelled for it
-            if clock() > stretch:
+            over = self.pace.is_over(now := clock())
+            if over or not self._line:
+                self.pace.pauses(now, attempt.claim.name)
+            if over:
                 self._told_ended()
                 await asyncio.sleep(0)
-                stretch = clock() + STRETCH
+                self.pace.begins(clock())
         return None, None
 
     def _idle_if_so(self) -> None:
@@ -304,7 +302,7 @@ class Attempts:
         return run_task(attempt, body, self._bodies.executors[body.executor], begun=begun)
 
     def _end_at_once(self, attempt: Attempt, outcome: Outcome) -> None:
-        self.ended_at_once += 1
+        self.pace.ended += 1
         self._settle(attempt.claim, outcome)
         if attempt.noted is not None:
             self._told_noted()
@@ -313,6 +311,7 @@ class Attempts:
 
     def _wait(self, attempt: Attempt, task: asyncio.Task[None]) -> None:
         attempt.task = task
+        self.pace.waits(attempt.claim.name)
         self._under_way[attempt.claim] = attempt
         if attempt.begun_at is not None:
             self._time(attempt)
@@ -322,8 +321,8 @@ class Attempts:
         try:
             outcome = await rest
         except BaseException as error:
-            # A cancellation that was not ours: the body cancelled the task it runs in, and would do so for
-            # ever if it were released. Anything else is a mistake of ours, and must not leave the run running.
+            # Not our cancellation: the body cancelled the task it runs in, and would do so for ever if it were
+            # released. Anything else is a mistake of ours, and must not leave the run running.
             outcome = failed(contained(error))
         for timer in attempt.timers:
             timer.cancel()

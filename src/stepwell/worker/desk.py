@@ -55,15 +55,18 @@ class Desk(Protocol):
         """Whether it needs its slot: one that only waits for runs of its own does not."""
         ...
 
+    def hurry(self, attempt: Running, hurries: bool) -> None:
+        """Whether it has much to start, of which nothing can be settled before all of it is written."""
+        ...
+
     def settle(self, claim: Claim, outcome: Outcome) -> None: ...
 
 
 class Host(Protocol):
     """The worker, as its turns see it."""
 
-    @property
-    def free(self) -> int:
-        """Slots that nobody has or has been promised."""
+    def room_for(self, names: Collection[str]) -> int:
+        """Slots that nobody has or has been promised, and those that runs of these names would soon have."""
         ...
 
     @property
@@ -81,6 +84,8 @@ class Host(Protocol):
     def begin(self, claims: Sequence[Claim]) -> None: ...
 
     def rest(self, attempt: Running, rests: bool) -> None: ...
+
+    def hurry(self, attempt: Running, hurries: bool) -> None: ...
 
     def settle(self, claim: Claim, outcome: Outcome) -> None: ...
 

@@ -261,4 +261,4 @@ class DirectLink:
 def _take_one_statement(advances: Sequence[Advance]) -> bool:
     if all([each.only_completes for each in advances]):
         return True
-    return all([each.is_lone and len(each.events) <= turns.MANY for each in advances])
+    return all([each.is_lone and len(each.events) <= runs.MANY for each in advances])

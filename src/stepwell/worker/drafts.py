@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 from stepwell.model.commands import Command, Ended, StepCall
-from stepwell.model.events import Event, EventType
+from stepwell.model.events import COMMANDS, Event, EventType
+from stepwell.model.outcome import Outcome
 from stepwell.model.run import Claim
+from stepwell.model.start import Start
 from stepwell.model.turn import Advance
 from stepwell.replay.replay import Replay
 from stepwell.telemetry import log
 
+PART = 400
+"""Events, or starts, that are written before the rest of what the code asks for upon the same arrival."""
 LONG = 0.5
 """Seconds of the worker's time that the code may take before someone is told."""
 
@@ -22,33 +29,84 @@ _CANCELS = frozenset({EventType.TASK_CANCELLED, EventType.CHILD_CANCELLED})
 class Draft:
     """Code runs ahead of what is written: this is how far."""
 
-    __slots__ = ("_claim", "advance", "calls", "replay")
+    __slots__ = ("_claim", "_full", "advance", "calls", "replay")
 
-    def __init__(self, claim: Claim, replay: Replay) -> None:
+    def __init__(self, claim: Claim, replay: Replay, seen: int) -> None:
         self._claim = claim
         self.replay = replay
-        self.advance = Advance(claim)
-        """What the next write holds."""
+        self._full: deque[Advance] = deque()
+        """Pages with so much to start that nothing else is added to them."""
+        self.advance = Advance(claim, seen=seen)
+        """The last page."""
         self.calls: list[StepCall] = replay.take_steps()
-        """Steps that were asked for, and begin once that is written."""
+        """Steps that were asked for, and begin once all of it is written."""
 
-    def deliver(self, event: Event) -> None:
-        """Tell the code of something, and note what it asks for."""
+    @property
+    def first(self) -> Advance:
+        """What the next write holds."""
+        return self._full[0] if self._full else self.advance
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether one write does not end it."""
+        return bool(self._full)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether there is much to start."""
+        return self.goes_on or len(self.advance.starts) >= PART
+
+    @property
+    def children(self) -> list[tuple[Claim, Outcome]]:
+        return [child for page in (*self._full, self.advance) for child in page.children]
+
+    def deliver(
+        self,
+        event: Event,
+        *,
+        child: tuple[Claim, Outcome] | None = None,
+        arrived: int | None = None,
+        tx: Any = None,
+    ) -> None:
+        """Tell the code of something, and note what it asks for. It is the end of a run of its own, or has `arrived` as
+        the how manieth, or is the end of a step with a transaction."""
         replay = self.replay
+        if len(self.advance.starts) >= PART:
+            self._full.append(self.advance)
+            self.advance = Advance(self._claim, seen=self.advance.seen)
         event.idx = replay.idx + 1
         if event.at < replay.now:
             event.at = replay.now
-        self.advance.events.append(event)
+        advance = self.advance
+        advance.events.append(event)
+        if child is not None:
+            advance.children.append(child)
+        elif arrived is not None:
+            advance.seen, advance.took = arrived, True
+        elif tx is not None:
+            advance.tx = tx
         began = time.monotonic()
-        commands = replay.delivered(event)
+        self._note(replay.delivered(event), began)
+
+    def go_on(self) -> None:
+        """Let the code go on with what it was told, and note what it asks for."""
+        began = time.monotonic()
+        self._note(self.replay.go_on(), began)
+
+    def _note(self, commands: Sequence[Command], began: float) -> None:
         if time.monotonic() > began + LONG:
             log.warning(
                 "%s %s computed for %.1f s after %s, and everyone on this worker waited: let a task or a step do it",
-                self._claim.name, self._claim.id, time.monotonic() - began, event.type,
+                self._claim.name, self._claim.id, time.monotonic() - began, self._last(),
             )  # fmt: skip
         if commands:
             self.record(commands)
-        self.calls += replay.take_steps()
+        if not self.replay.is_busy:
+            self.calls += self.replay.take_steps()
+
+    def _last(self) -> str:
+        arrivals = [event.type for event in self.advance.events if event.type not in COMMANDS]
+        return arrivals[-1] if arrivals else "what it was told before"
 
     def record(self, commands: Sequence[Command]) -> None:
         advance, replay = self.advance, self.replay
@@ -72,12 +130,44 @@ class Draft:
         self.advance.events.append(event)
         return event
 
-    def take(self) -> Advance:
-        """It is on its way, and another begins."""
-        taken, self.advance = self.advance, Advance(self._claim)
-        taken.recorded = self.replay.idx
-        taken.calls, self.calls = self.calls, []
-        return taken
+    def take(self, here: Sequence[Start] = ()) -> Advance:
+        """The first of it is on its way: all of it, or where these are many and not all, up to the last of `here`."""
+        page, last = self.first, here[-1] if PART <= len(here) < len(self.first.starts) else None
+        if last is not None:
+            return self._cut(page, last)
+        if self._full:
+            self._full.popleft()
+        else:
+            self.advance = Advance(self._claim, seen=page.seen)
+            page.calls, self.calls = self.calls, []
+        page.recorded = page.events[-1].idx if page.events else self.replay.idx
+        if page.events and self.replay.is_busy and self.replay.idx == page.recorded:
+            page.events[-1].more = True
+        return page
+
+    def _cut(self, page: Advance, last: Start) -> Advance:
+        """What stands before the end of this start, in a write of its own. What the code asks for upon one arrival may
+        be written in parts: the last event of each tells that there is more."""
+        count = PART
+        while page.starts[count - 1] is not last:
+            count += 1
+        place = count  # or behind: there are other events, too
+        while page.events[place - 1].run_id != last.id:
+            place += 1
+        part = replace(page, events=page.events[:place], starts=page.starts[:count], cancels=[])
+        part.events[-1].more = True
+        part.recorded = part.events[-1].idx
+        # The page began with fewer starts than these: whatever was told to the code came before.
+        page.events, page.starts = page.events[place:], page.starts[count:]
+        page.children, page.took, page.tx = [], False, None
+        if page.published is not None:
+            part.published, page.published = _last_shown(part.events), _last_shown(page.events)
+        return part
+
+
+def _last_shown(events: Sequence[Event]) -> bytes | None:
+    shown = [event.value for event in events if event.type is EventType.STATE_PUBLISHED]
+    return shown[-1] if shown else None
 
 
 def _recorded(command: Command, idx: int, at: datetime) -> Event:

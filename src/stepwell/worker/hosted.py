@@ -24,9 +24,8 @@ class Hosted:
         self._ledger = ledger
         self._telemetry = telemetry
 
-    @property
-    def free(self) -> int:
-        return self._lanes.free
+    def room_for(self, names: Collection[str]) -> int:
+        return self._lanes.room_for(names)
 
     @property
     def resting(self) -> int:
@@ -44,6 +43,10 @@ class Hosted:
 
     def rest(self, attempt: Running, rests: bool) -> None:
         self._attempts.rest(attempt.claim, rests)
+
+    def hurry(self, attempt: Running, hurries: bool) -> None:
+        hurried = self._attempts.pace.hurried
+        (hurried.add if hurries else hurried.discard)(attempt.claim)
 
     def settle(self, claim: Claim, outcome: Outcome) -> None:
         """A run that a turn would have taken along, and could not."""

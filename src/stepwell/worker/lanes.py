@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 
@@ -26,31 +26,18 @@ from stepwell.worker.link import Completion, Link
 LANES = 2
 BATCH = 500
 """The most claims of one call: with more, the database and the bodies wait longer for each other."""
+MOST = 3 * BATCH
+"""The most that are in line for a slot since they will have it soon."""
+MOST_HERE = 10_000
+"""The most that a workflow on this worker may have in line, of what it starts itself."""
 POLL = 5.0
 POLL_DEAF = 0.25
 """Seconds between looks for work when nothing is heard; the second while wakes do not arrive."""
-AHEAD = 0.05
-"""Where bodies end at once, claims are made for as many as will have this many seconds from now."""
 STRIDE, MOST_STRIDE = 0.02, 2.0
 """Seconds until the limit keys behind those that were looked at have their turn; longer and longer where none of them
 gave anything, until something is heard."""
 UNSETTLED = 2000
 """Outcomes that may be on their way to the tables, beside two for each slot, before claims have to wait."""
-
-
-class Pace:
-    """How many bodies end at once, as it was in the last AHEAD seconds or so."""
-
-    def __init__(self) -> None:
-        self._ended, self._at, self._rate = 0, 0.0, 0.0
-
-    def within(self, seconds: float, *, ended: int, now: float) -> int:
-        passed = now - self._at
-        if passed >= AHEAD / 4:
-            old = math.exp(-passed / AHEAD)
-            self._rate = old * self._rate + (1 - old) * (ended - self._ended) / passed
-            self._ended, self._at = ended, now
-        return int(self._rate * seconds)
 
 
 class Asking:
@@ -94,7 +81,6 @@ class Lanes:
         self._slots = slots
         self._told_unheard = unheard
         self._frontier = Frontier()
-        self._pace = Pace()
         self._stirred = asyncio.Event()
         self._limited_at = math.inf
         """When to look for limited work."""
@@ -226,7 +212,7 @@ class Lanes:
         """How many claims there is room for: free slots, and those that will soon be."""
         if not self._open or len(self._ledger) > 2 * self._slots + UNSETTLED:
             return 0
-        soon = min(self._pace.within(AHEAD, ended=self._attempts.ended_at_once, now=now), 3 * BATCH)
+        soon = min(self._attempts.pace.lately(now), MOST)
         if self._attempts.unused <= 0:
             soon = 0
         return min(BATCH, self._free + soon)
@@ -337,10 +323,12 @@ class Lanes:
                 self.unheard.add(claim_id)
                 self._told_unheard()
 
-    @property
-    def free(self) -> int:
-        """Slots that nobody has or has been promised, while claims are made at all."""
-        return self._free if self._open and not self._stopping.is_set() else 0
+    def room_for(self, names: Collection[str]) -> int:
+        """Free slots, and those that runs of these names would soon have, since their bodies end at once."""
+        if not self._open or self._stopping.is_set() or len(self._ledger) > 2 * self._slots + UNSETTLED:
+            return 0
+        soon = min([self._attempts.pace.soon(name) for name in names], default=0) if self._attempts.unused > 0 else 0
+        return max(0, self._free + min(soon, MOST_HERE))
 
     def begin(self, claims: list[Claim]) -> None:
         if not claims:

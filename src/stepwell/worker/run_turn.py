@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -30,9 +31,12 @@ from stepwell.model.start import Start
 from stepwell.model.turn import Advance, Advanced, News
 from stepwell.replay.replay import Replay
 from stepwell.worker.desk import Desk, Wrote
-from stepwell.worker.drafts import Draft
+from stepwell.worker.drafts import PART, Draft
 from stepwell.worker.run_step import OfTurn
+from stepwell.worker.waking import Waking
 
+AT_ONCE = 100
+"""Ends of its own runs that the code is told of before others on the event loop have a turn."""
 LOOK = 1.0
 """Seconds between looks for arrivals, while nothing comes."""
 HOLD = 1.0
@@ -72,18 +76,18 @@ class Turn:
     _steps: OfTurn = field(init=False)
     _children: set[RunId] = field(default_factory=set)
     """Runs that it started, and that run here or may before long."""
-    _ended: list[tuple[Claim, Completed]] = field(default_factory=list)
+    _ended: deque[tuple[Claim, Completed]] = field(default_factory=deque)
     """Those of them that have ended, and of which the code does not know yet."""
     _since: float = 0.0
     """When it last went on, and when it last wrote."""
     _held_since: float = 0.0
     _pausing: bool = False
     _rests: bool = False
+    _hurries: bool = False
     _called: bool = False
     _error: BaseException | None = None
     """It ends by this one, as soon as nothing of it is on its way."""
-    _waking: asyncio.TimerHandle | None = None
-    _wakes_at: datetime | None = None
+    _waking: Waking = field(init=False)
 
     @property
     def claim(self) -> Claim:
@@ -95,7 +99,7 @@ class Turn:
         self._seen = self.news.arrived - len(self.news.arrivals)
         self.written = self.news.recorded, self._seen
         self._came, self._news_of = self.news.arrivals, self.news.now
-        self._draft = Draft(self.claim, self.replay)
+        self._draft, self._waking = Draft(self.claim, self.replay, self._seen), Waking(self._stir)
         proceed = partial(self._go, self._proceed)
         self._steps = OfTurn(self.desk.steps, self.attempt, stir=self._stir, proceed=proceed)
         self._go(self._begin)
@@ -115,14 +119,13 @@ class Turn:
         """Of whatever was not written: steps are ended, and runs that ended here settled without this turn."""
         self._closing = True
         self.desk.expect_no_more(self._children)
-        if self._waking is not None:
-            self._waking.cancel()
+        self._waking.cancel()
         self._rest(False)
+        self._hurry(False)
         self._steps.close()
-        unwritten = self._draft.advance
-        if unwritten.tx is not None:
-            unwritten.tx.close()
-        for claim, outcome in (*unwritten.children, *self._ended):
+        if self._draft.advance.tx is not None:
+            self._draft.advance.tx.close()
+        for claim, outcome in (*self._draft.children, *self._ended):
             self.desk.settle(claim, outcome)
 
     # -- what comes
@@ -207,11 +210,16 @@ class Turn:
         self._since = time.monotonic()
         if self._closing:
             return
-        if len(self._ended) + len(self._came) + len(self._steps.done) > 1:
+        was_busy = self.replay.is_busy
+        if was_busy:
+            self._draft.go_on()
+        elif len(self._ended) + len(self._came) + len(self._steps.done) > 1:
             with self.replay.loop.entered():
                 self._tell()
         else:
             self._tell()
+        if was_busy or self.replay.is_busy or (self._ended and self._listens and not self._pausing):
+            self._stir()  # there is more, for which others on the event loop need not wait
         self._steps.give_up(self.replay.dropped)
         self.replay.dropped = []
         if self.heard and not self._asking and self.replay.ended is None:
@@ -219,16 +227,19 @@ class Turn:
             self.desk.ask_news(self.claim, self._told_news)
         if self._flying is None:
             self._write()
+        self._hurry(self.replay.is_busy or self._draft.is_long or (self._flying is not None and self._flying.is_long))
 
     def _write(self) -> None:
         """Whatever there is to be written; and where that leaves the run."""
-        if self.replay.ended is not None:
+        if self.replay.ended is not None and not self._draft.goes_on:
             self._close()
+            return
+        if self.replay.is_busy and len(self._draft.first.events) < PART:
             return
         if not self._children:
             self._rest(False)  # its slot is its own again
         here = self._to_run_here()
-        if self._draft.advance.events and (here or self._stays):
+        if self._draft.goes_on or (self._draft.advance.events and (here or self._stays)):
             self._send(to="stay", here=here)
         elif not self._stays:
             self._park()
@@ -237,8 +248,13 @@ class Turn:
                 # Asked for by what was written before: this turn has only been told of it.
                 calls, self._draft.calls = self._draft.calls, []
                 self._begin_steps(calls)
-            self._wake_in_time()
+            self._waking.at(self.replay.due, self._now)
         self._rest(bool(self._children) and not self._works)
+
+    @property
+    def _listens(self) -> bool:
+        """Whether the code can be told of something now."""
+        return self.replay.ended is None and not self.replay.is_busy
 
     @property
     def _works(self) -> bool:
@@ -247,32 +263,22 @@ class Turn:
 
     @property
     def _stays(self) -> bool:
-        return self._works or self._asking or self._holds
+        return self._works or self._asking or self._holds or self.replay.is_busy
 
     @property
     def _holds(self) -> bool:
         """Whether to stay for runs of its own that are under way here: their end is then the next turn."""
         return bool(self._children) and not self._pausing and time.monotonic() < self._held_since + HOLD
 
+    def _hurry(self, hurries: bool) -> None:
+        if hurries is not self._hurries:
+            self._hurries = hurries
+            self.desk.hurry(self.attempt, hurries)
+
     def _rest(self, rests: bool) -> None:
         if rests is not self._rests:
             self._rests = rests
             self.desk.rest(self.attempt, rests)
-
-    def _wake_in_time(self) -> None:
-        due = self.replay.due
-        if due == self._wakes_at:
-            return
-        if self._waking is not None:
-            self._waking.cancel()
-        self._wakes_at = due
-        if due is not None:
-            left = max(0.0, (due - self._now()).total_seconds())
-            self._waking = asyncio.get_running_loop().call_later(min(left, _DAY), self._wake)
-
-    def _wake(self) -> None:
-        self._wakes_at = None
-        self._stir()
 
     # -- events in
 
@@ -281,42 +287,39 @@ class Turn:
         self._tell_steps()
         if self._pausing:
             return
-        ended, self._ended = self._ended, []
         now = self._now()
-        for place, (claim, outcome) in enumerate(ended):
-            if self.replay.ended is not None:
-                self._ended = ended[place:]
+        for _ in range(min(len(self._ended), AT_ONCE)):
+            if not self._listens:
                 return
-            self._draft.advance.children.append((claim, outcome))
-            self._draft.deliver(Event(
+            claim, outcome = self._ended.popleft()
+            told = Event(
                 0, EventType.TASK_COMPLETED, now, int(claim.node or 0), run_id=claim.id, value=outcome.result,
                 attempt=claim.attempt,
-            ))  # fmt: skip
+            )  # fmt: skip
+            self._draft.deliver(told, child=(claim, outcome))
+        if self._ended:
+            return
         arrivals, self._came = self._came, []
-        for event in arrivals:
-            if self.replay.ended is not None:
-                return  # the rest is for the code that begins anew, if it does
+        for place, event in enumerate(arrivals):
+            if not self._listens:
+                self._came = arrivals[place:]  # or for the code that begins anew, if it does
+                return
             if event.idx > self._seen:
-                self._seen, self._draft.advance.took = event.idx, True
-                self._draft.deliver(event)
+                self._seen = event.idx
+                self._draft.deliver(event, arrived=event.idx)
         if not self._asking and not self.heard:
             self._fire()
 
     def _tell_steps(self) -> None:
         """With a transaction of its own, one at a time."""
-        while (
-            self.replay.ended is None
-            and self._draft.advance.tx is None
-            and (step := self._steps.next_done()) is not None
-        ):
+        while self._listens and self._draft.advance.tx is None and (step := self._steps.next_done()) is not None:
             self._steps.done.popleft()
-            self._draft.advance.tx = step.tx
-            self._draft.deliver(step.event(self._now()))
+            self._draft.deliver(step.event(self._now()), tx=step.tx)
 
     def _fire(self) -> None:
         """Timers, in the order of their time: what one wakes may cancel the next. What arrived before that wins, word
         of it or not: so none fires before someone has looked."""
-        while self.replay.ended is None and (due := self.replay.due) is not None:
+        while self._listens and (due := self.replay.due) is not None:
             first = self.replay.due_timer(self._now())
             if first is None:
                 return
@@ -340,8 +343,8 @@ class Turn:
             self._steps.begin(calls)
 
     def _to_run_here(self) -> Sequence[Start]:
-        wanted, cancels = self._draft.advance.starts, self._draft.advance.cancels
-        if self._pausing or not wanted:
+        wanted, cancels = self._draft.first.starts, self._draft.first.cancels
+        if self._pausing or not wanted or self.replay.ended is not None:
             return ()
         if cancels:
             wanted = [start for start in wanted if start.id not in cancels]
@@ -349,8 +352,8 @@ class Turn:
 
     def _send(self, *, here: Sequence[Start] = (), **more: object) -> None:
         """The draft is on its way, and another begins."""
-        flying = self._draft.take()
-        flying.seen, flying.history_from = self._seen, self.history_from
+        flying = self._draft.take(here)
+        flying.history_from = self.history_from
         for name, value in more.items():
             setattr(flying, name, value)
         if here:
@@ -391,6 +394,3 @@ class Turn:
         # The same run, from here on: its next turn begins with this event, and another replay.
         event.version, self.history_from = self.version, event.idx
         self._send(to="again")
-
-
-_DAY = 86_400.0

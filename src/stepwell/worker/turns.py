@@ -196,7 +196,7 @@ class Turns:
         self._writes.ask(advance, told)
 
     def can_run(self, starts: Sequence[Start], *, slots: int) -> Sequence[Start]:
-        room = max(0, self._host.free) + slots
+        room = slots + self._host.room_for({start.terms.name for start in starts})
         return self._of_ours(starts[: 2 * room])[:room]
 
     def may_claim(self, starts: Sequence[Start]) -> Sequence[Start]:
@@ -224,6 +224,9 @@ class Turns:
     def rest(self, attempt: Running, rests: bool) -> None:
         self._host.rest(attempt, rests)
 
+    def hurry(self, attempt: Running, hurries: bool) -> None:
+        self._host.hurry(attempt, hurries)
+
     def settle(self, claim: Claim, outcome: Outcome) -> None:
         self._host.settle(claim, outcome)
 
@@ -250,6 +253,8 @@ class Turns:
                 self._begun_anew[claim.id] = replay.delivered(history[0])
             else:
                 replay.recorded(history)
+                if history and history[-1].more:
+                    self._begun_anew[claim.id] = replay.take()  # the rest of it was never written
         except BaseException:
             replay.evict()
             raise

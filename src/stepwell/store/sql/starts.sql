@@ -69,6 +69,17 @@ select g.id, g.name, g.queue, g.priority, case when g.here then 'running' else '
     on conflict do nothing
 returning id, state;
 
+-- name: open_queues
+-- Those of these from which this worker may take what it starts itself; none if it is gone. And the time.
+select stepwell.now() as now,
+       array(select g.queue
+               from unnest(:queues::text[]) as g (queue)
+              where not exists (select from stepwell.queues q
+                                 where q.name = g.queue and (q.paused_at is not null or q.capped))
+                and exists (select from stepwell.workers w
+                             where w.id = :worker::uuid and w.lease_until > stepwell.now() and w.stopped_at is null)
+           ) as open;
+
 -- name: debounce_run
 -- moves: -> scheduled
 -- As long as nothing was tried, a start with the same debounce key is this run once more: with the new input, and

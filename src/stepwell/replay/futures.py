@@ -1,0 +1,88 @@
+"""Futures, tasks and handles of the loop that workflow code runs on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextvars import Context, copy_context
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class DurableFuture(asyncio.Future[T]):
+    """A future with the same hash in every replay."""
+
+    __slots__ = ("seq",)
+
+    def __init__(self, *, loop: Any) -> None:
+        self.seq: int = loop.next_seq()
+        super().__init__(loop=loop)
+
+    def __hash__(self) -> int:
+        return self.seq
+
+
+class DurableTask(asyncio.Task[T]):
+    """A task with the same hash in every replay."""
+
+    def __init__(self, coro: Coroutine[Any, Any, T], *, loop: Any, name: str | None, context: Context | None) -> None:
+        self.seq: int = loop.next_seq()
+        self.maker = loop.current_task()
+        self.context = copy_context() if context is None else context
+        self._named = name
+        self._first_seq = loop.first_seq
+        super().__init__(coro, loop=loop, name="task", context=self.context)
+
+    def get_name(self) -> str:
+        """asyncio's own counts the tasks of a process: another name in each replay."""
+        return self._named or f"task-{self.seq - self._first_seq}"
+
+    def set_name(self, value: object) -> None:
+        self._named = str(value)
+
+    def __hash__(self) -> int:
+        return self.seq
+
+
+class Soon(asyncio.Handle):
+    """A handle, made in less time: there are several for each event."""
+
+    __slots__ = ()
+
+    def __init__(self, callback: Callable[..., Any], args: Any, loop: Any, context: Context | None) -> None:
+        self._callback = callback
+        self._args = args
+        self._loop = loop
+        self._context = copy_context() if context is None else context
+        self._cancelled = False
+        self._repr = self._source_traceback = None
+
+
+class DurableTimer(asyncio.TimerHandle):
+    """A timer, and the number of the command that it is."""
+
+    __slots__ = ("command",)
+
+    def __init__(self, when: float, callback: Callable[..., Any], args: Any, loop: Any, context: Any = None) -> None:
+        super().__init__(when, callback, args, loop, context)
+        self.command: Any = None
+
+
+class EndsItself:
+    """A task that is no coroutine's."""
+
+    __slots__ = ()
+
+    def end(self) -> None:
+        """Let go of it, without a word to anyone."""
+        raise NotImplementedError
+
+
+class MakesItsTask:
+    """A coroutine with a task of its own kind."""
+
+    __slots__ = ()
+
+    def make_task(self, loop: Any, name: str | None, context: Context | None) -> Any:
+        raise NotImplementedError

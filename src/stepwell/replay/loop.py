@@ -83,7 +83,8 @@ Before = tuple[asyncio.AbstractEventLoop | None, Any, bool, asyncio.Task[Any] | 
 class Loop(asyncio.AbstractEventLoop):
     def __init__(self, driver: Driver, *, seed: int = 0) -> None:
         self.driver = driver
-        self._ready: deque[Any] = deque()
+        self.line: deque[Any] = deque()
+        """What is ready to be run."""
         self._now = 0.0
         self.seed(seed)
         self._tasks: dict[int, asyncio.Task[Any]] = {}
@@ -113,7 +114,7 @@ class Loop(asyncio.AbstractEventLoop):
             self._now = now
         if self._entered:
             self._run_ready()
-        elif self._ready:
+        elif self.line:
             before = self._enter()
             try:
                 self._run_ready()
@@ -148,7 +149,7 @@ class Loop(asyncio.AbstractEventLoop):
             gc.enable()
 
     def _run_ready(self) -> None:
-        ready, stretch = self._ready, self.stretch or MANY
+        ready, stretch = self.line, self.stretch or MANY
         handle: Any = None
         for _ in range(stretch):
             if not ready:
@@ -165,11 +166,6 @@ class Loop(asyncio.AbstractEventLoop):
         self.ran += stretch
         if self.ran >= MANY:
             raise NeverWaits(_line_of(handle))
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing is ready."""
-        return not self._ready
 
     @property
     def tasks(self) -> list[asyncio.Task[Any]]:
@@ -195,7 +191,7 @@ class Loop(asyncio.AbstractEventLoop):
     def end_all(self) -> None:
         """Close all code where it stands. `finally` runs, as far as it awaits nothing; nothing is cancelled, as that
         is something that code may answer."""
-        self._ready.clear()
+        self.line.clear()
         self.call_soon(self._end_all)
         with suppress(NeverWaits):
             self.run_until_idle(0.0)
@@ -216,7 +212,7 @@ class Loop(asyncio.AbstractEventLoop):
                     task.context.run(self._end, task)
         for generator in generators:
             close_generator(generator)
-        self._ready.clear()
+        self.line.clear()
 
     def _end(self, task: asyncio.Task[Any]) -> None:
         asyncio.tasks._enter_task(self, task)
@@ -260,7 +256,7 @@ class Loop(asyncio.AbstractEventLoop):
         self, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
         handle = Soon(callback, args, self, context)
-        self._ready.append(handle)
+        self.line.append(handle)
         return handle
 
     def call_later(  # type: ignore[override]
@@ -273,14 +269,14 @@ class Loop(asyncio.AbstractEventLoop):
     ) -> asyncio.TimerHandle:
         timer = DurableTimer(when, callback, args, self, context)
         if when <= self._now:
-            self._ready.append(timer)
+            self.line.append(timer)
         elif not self.driver.evicting:
             self.driver.timer_set(timer)
         return timer
 
     def ready(self, handle: Any) -> None:
         """What goes into the line as it is: a timer that fires, or a task that is its own handle."""
-        self._ready.append(handle)
+        self.line.append(handle)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         if isinstance(handle, DurableTimer):

@@ -128,7 +128,7 @@ class Replay:
     @property
     def is_busy(self) -> bool:
         """Whether the code has not come to rest since the last arrival: it is let go on, before it hears of another."""
-        return not self.loop.is_idle
+        return bool(self.loop.line)
 
     def go_on(self) -> list[Command]:
         """For another stretch; the commands it issues in it."""

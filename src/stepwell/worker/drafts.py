@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from stepwell.model.commands import Command, Ended, StepCall
-from stepwell.model.events import COMMANDS, Event, EventType
+from stepwell.model.events import Event, EventType
 from stepwell.model.outcome import Outcome
 from stepwell.model.run import Claim
 from stepwell.model.start import Start
@@ -86,27 +86,28 @@ class Draft:
         elif tx is not None:
             advance.tx = tx
         began = time.monotonic()
-        self._note(replay.delivered(event), began)
+        self._note(replay.delivered(event))
+        if time.monotonic() > began + LONG:
+            self._warn(event.type, began)
 
     def go_on(self) -> None:
         """Let the code go on with what it was told, and note what it asks for."""
         began = time.monotonic()
-        self._note(self.replay.go_on(), began)
-
-    def _note(self, commands: Sequence[Command], began: float) -> None:
+        self._note(self.replay.go_on())
         if time.monotonic() > began + LONG:
-            log.warning(
-                "%s %s computed for %.1f s after %s, and everyone on this worker waited: let a task or a step do it",
-                self._claim.name, self._claim.id, time.monotonic() - began, self._last(),
-            )  # fmt: skip
+            self._warn("what it was told", began)
+
+    def _note(self, commands: Sequence[Command]) -> None:
         if commands:
             self.record(commands)
         if not self.replay.is_busy:
             self.calls += self.replay.take_steps()
 
-    def _last(self) -> str:
-        arrivals = [event.type for event in self.advance.events if event.type not in COMMANDS]
-        return arrivals[-1] if arrivals else "what it was told before"
+    def _warn(self, told: str, began: float) -> None:
+        log.warning(
+            "%s %s computed for %.1f s after %s, and everyone on this worker waited: let a task or a step do it",
+            self._claim.name, self._claim.id, time.monotonic() - began, told,
+        )  # fmt: skip
 
     def record(self, commands: Sequence[Command]) -> None:
         advance, replay = self.advance, self.replay
@@ -132,17 +133,18 @@ class Draft:
 
     def take(self, here: Sequence[Start] = ()) -> Advance:
         """The first of it is on its way: all of it, or where these are many and not all, up to the last of `here`."""
-        page, last = self.first, here[-1] if PART <= len(here) < len(self.first.starts) else None
-        if last is not None:
-            return self._cut(page, last)
+        page = self.first
+        if PART <= len(here) < len(page.starts):
+            return self._cut(page, here[-1])
         if self._full:
             self._full.popleft()
         else:
             self.advance = Advance(self._claim, seen=page.seen)
             page.calls, self.calls = self.calls, []
-        page.recorded = page.events[-1].idx if page.events else self.replay.idx
-        if page.events and self.replay.is_busy and self.replay.idx == page.recorded:
-            page.events[-1].more = True
+        events = page.events
+        page.recorded = events[-1].idx if events else self.replay.idx
+        if self.replay.is_busy and events and page.recorded == self.replay.idx:
+            events[-1].more = True
         return page
 
     def _cut(self, page: Advance, last: Start) -> Advance:

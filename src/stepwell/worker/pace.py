@@ -10,7 +10,7 @@ AHEAD = 0.05
 """Where bodies end at once, claims are made for as many as will have this many seconds from now."""
 FAR_AHEAD = 0.1
 """Those that a workflow starts on its own worker, for so many: elsewhere they would end later, and be told of."""
-STRETCH, SHORT_STRETCH = 0.001, 0.0003
+STRETCH, SHORT_STRETCH = 0.003, 0.0003
 """Seconds of first steps after which everyone else on the event loop has a turn; where one of them is in a hurry."""
 KNOWN = 1000
 """Names whose bodies are remembered."""

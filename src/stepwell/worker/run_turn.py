@@ -218,8 +218,11 @@ class Turn:
                 self._tell()
         else:
             self._tell()
-        if was_busy or self.replay.is_busy or (self._ended and self._listens and not self._pausing):
+        if was_busy or self.replay.is_busy:
             self._stir()  # there is more, for which others on the event loop need not wait
+            self._hurry(True)
+        elif self._ended and not self._pausing and self.replay.ended is None:
+            self._stir()
         self._steps.give_up(self.replay.dropped)
         self.replay.dropped = []
         if self.heard and not self._asking and self.replay.ended is None:
@@ -227,7 +230,8 @@ class Turn:
             self.desk.ask_news(self.claim, self._told_news)
         if self._flying is None:
             self._write()
-        self._hurry(self.replay.is_busy or self._draft.is_long or (self._flying is not None and self._flying.is_long))
+        if self._hurries:
+            self._hurry(was_busy or self._draft.is_long or (self._flying is not None and self._flying.is_long))
 
     def _write(self) -> None:
         """Whatever there is to be written; and where that leaves the run."""
@@ -287,7 +291,7 @@ class Turn:
         self._tell_steps()
         if self._pausing:
             return
-        now = self._now()
+        now = self._now() if self._ended else self.news.now
         for _ in range(min(len(self._ended), AT_ONCE)):
             if not self._listens:
                 return
@@ -312,7 +316,7 @@ class Turn:
 
     def _tell_steps(self) -> None:
         """With a transaction of its own, one at a time."""
-        while self._listens and self._draft.advance.tx is None and (step := self._steps.next_done()) is not None:
+        while (step := self._steps.next_done()) is not None and self._draft.advance.tx is None and self._listens:
             self._steps.done.popleft()
             self._draft.deliver(step.event(self._now()), tx=step.tx)
 
@@ -366,6 +370,8 @@ class Turn:
         if flying.cancels:
             self._children.difference_update(flying.cancels)
         self._flying = flying
+        if flying.is_long:
+            self._hurry(True)
         self.desk.write(flying, self._wrote)
 
     def _await(self, ids: Collection[RunId]) -> None:

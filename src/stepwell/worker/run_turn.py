@@ -35,8 +35,7 @@ from stepwell.worker.drafts import PART, Draft
 from stepwell.worker.run_step import OfTurn
 from stepwell.worker.waking import Waking
 
-AT_ONCE = 100
-"""Ends of its own runs that the code is told of before others on the event loop have a turn."""
+AT_ONCE = 100  # ends of its own runs that the code is told of, before others on the event loop have a turn
 LOOK = 1.0
 """Seconds between looks for arrivals, while nothing comes."""
 HOLD = 1.0
@@ -77,10 +76,10 @@ class Turn:
     _children: set[RunId] = field(default_factory=set)
     """Runs that it started, and that run here or may before long."""
     _ended: deque[tuple[Claim, Completed]] = field(default_factory=deque)
-    """Those of them that have ended, and of which the code does not know yet."""
+    """Those of them that have ended, unknown to the code."""
     _since: float = 0.0
-    """When it last went on, and when it last wrote."""
     _held_since: float = 0.0
+    """When it last went on, and when it last wrote."""
     _pausing: bool = False
     _rests: bool = False
     _hurries: bool = False
@@ -123,8 +122,8 @@ class Turn:
         self._rest(False)
         self._hurry(False)
         self._steps.close()
-        if self._draft.advance.tx is not None:
-            self._draft.advance.tx.close()
+        if (tx := self._draft.advance.tx) is not None:
+            tx.close()
         for claim, outcome in (*self._draft.children, *self._ended):
             self.desk.settle(claim, outcome)
 
@@ -219,8 +218,8 @@ class Turn:
         else:
             self._tell()
         if was_busy or self.replay.is_busy:
-            self._stir()  # there is more, for which others on the event loop need not wait
             self._hurry(True)
+            self._stir()
         elif self._ended and not self._pausing and self.replay.ended is None:
             self._stir()
         self._steps.give_up(self.replay.dropped)
@@ -335,7 +334,7 @@ class Turn:
             self._draft.deliver(Event(0, type, self._now(), number, signal))
 
     def _now(self) -> datetime:
-        """By the database's clock, as far as it can be told from here."""
+        """By the database's clock, as told from here."""
         return self.news.now + timedelta(seconds=time.monotonic() - self.news.read_at)
 
     # -- events out
@@ -397,6 +396,5 @@ class Turn:
         if ended.type is not EventType.CONTINUED_AS_NEW:
             self._send(to="wait", ended=ended)
             return
-        # The same run, from here on: its next turn begins with this event, and another replay.
         event.version, self.history_from = self.version, event.idx
-        self._send(to="again")
+        self._send(to="again")  # the same run: its next turn begins with this event, and another replay

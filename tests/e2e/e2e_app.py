@@ -14,7 +14,9 @@ import time
 from pathlib import Path
 
 from stepwell import App, Fatal, Retry, Snooze, current
+from stepwell.services import reaper
 
+reaper.LOOK = float(os.environ.get("E2E_REAPER_LOOKS", reaper.LOOK))
 app = App()
 place = Path(os.environ["E2E_PLACE"])
 soon = Retry(attempts=5, delay=0.05)

@@ -63,7 +63,7 @@ async def _explain_all(session: Session, ids: Ids) -> dict[str, Reading]:
 async def session(dsn: str, kind: str = "generic") -> Session:
     """A session with the settings of the pool, that makes one kind of plan."""
     database = Database(dsn, "stepwell")
-    connection = await database.connect(plan_cache_mode=f"force_{kind}_plan")
+    connection = await database.connect(answer=None, plan_cache_mode=f"force_{kind}_plan")
     return Session(connection, database.statements)
 
 

@@ -215,6 +215,7 @@ async def test_a_death_at_each_write_in_turn_changes_nothing(
     ("nested", "before", 4), ("started", "after", 3), ("timers", "after", 5), ("signals", "after", 3),
     ("marks", "before", 2), ("updates", "after", 3), ("anew", "after", 4), ("anew", "before", 5),
     ("saga", "after", 4), ("cancelled", "after", 4), ("late", "after", 3), ("family", "before", 5),
+    ("fan", "after", 2), ("fan", "before", 3), ("fan", "after", 4),
 ])  # fmt: skip
 async def test_a_death_at_some_write_changes_nothing(
     dsn: str, sql: Sql, place: Path, table: None, name: str, when: str, at: int

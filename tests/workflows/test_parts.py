@@ -19,6 +19,9 @@ from tests.waiting_for import until
 from tests.workflows.telling import reaches, types_of
 
 Sql: TypeAlias = "asyncpg.Connection[Any]"
+LOST = """update stepwell.runs set state = 'pending', claim_id = null, claimed_by = null, started_at = null
+           where kind = 'workflow' and state = 'running'"""
+"""A turn whose worker was given up for dead."""
 SOON = 60
 WIDE = 60
 
@@ -72,7 +75,7 @@ class Fan:
 @asynccontextmanager
 async def stopping_before(
     app: App, monkeypatch: pytest.MonkeyPatch, write: int, does: Callable[[], Any]
-) -> AsyncIterator[None]:
+) -> AsyncIterator[Any]:
     """A worker. Before its nth write of a turn, something else happens."""
     advance, writes = DirectLink.advance, 0
 
@@ -85,8 +88,8 @@ async def stopping_before(
 
     with monkeypatch.context() as changed:
         changed.setattr(DirectLink, "advance", counted)
-        async with app.worker(slots=10):
-            yield
+        async with app.worker(slots=10) as worker:
+            yield worker
 
 
 async def parts_of(run: Run[Any]) -> int:
@@ -154,7 +157,6 @@ async def test_what_may_not_be_claimed_here_waits_in_its_queue(
         assert await run.result(timeout=SOON) == WIDE * (WIDE - 1)
 
 
-@pytest.mark.soak  # once in some three hundred it stood still for its minute, on a busy machine
 @pytest.mark.parametrize("write", [2, 3])
 async def test_a_turn_that_is_lost_between_two_parts_is_gone_on_with(
     app: App, sql: Sql, monkeypatch: pytest.MonkeyPatch, write: int
@@ -162,10 +164,7 @@ async def test_a_turn_that_is_lost_between_two_parts_is_gone_on_with(
     of = Fan(app)
 
     async def lose() -> None:
-        await sql.execute(
-            """update stepwell.runs set state = 'pending', claim_id = null, claimed_by = null, started_at = null
-                where kind = 'workflow' and state = 'running'"""
-        )
+        await sql.execute(LOST)
 
     async with app, stopping_before(app, monkeypatch, write, lose):
         run = await of.fan.start(WIDE)
@@ -173,6 +172,51 @@ async def test_a_turn_that_is_lost_between_two_parts_is_gone_on_with(
     assert (await types_of(run)).count("TaskScheduled") == WIDE
     assert (await run.info()).attempt >= 2
     assert set(of.done) == set(range(WIDE))
+
+
+async def test_a_turn_that_ends_late_leaves_the_next_one_of_its_run_its_ears(
+    app: App, sql: Sql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both on one worker: the first has lost its claim and does not know it, when the second begins."""
+
+    held, gate, first = asyncio.Event(), asyncio.Event(), []
+    run: Run[str]
+
+    @app.step
+    async def done() -> None: ...
+
+    @app.step
+    async def hold() -> None:
+        held.set()
+        await gate.wait()
+
+    @app.workflow
+    async def waits() -> str:
+        await done()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(hold())  # by which the turn stays: nobody but itself hears of the signal
+            said = await workflow.signal("go", str)
+            gate.set()
+        return said
+
+    async def lose() -> None:
+        first.append(worker._turns._under_way[run.id])
+        await sql.execute(LOST)
+        await until(begun, within=SOON)
+
+    async def begun() -> bool:
+        worker._lanes.heard()
+        return worker._turns._under_way.get(run.id) not in (*first, None)
+
+    async def first_is_over() -> bool:
+        return all(turn._closing and turn._end.done() for turn in first)
+
+    async with app, stopping_before(app, monkeypatch, 2, lose) as worker:
+        run = await waits.start()
+        await asyncio.wait_for(held.wait(), SOON)
+        await until(first_is_over, within=SOON)
+        await run.signal("go", "gone")
+        assert await run.result(timeout=20) == "gone"
 
 
 async def test_a_pause_between_two_parts_holds_when_all_are_written(app: App, monkeypatch: pytest.MonkeyPatch) -> None:

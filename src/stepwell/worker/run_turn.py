@@ -117,7 +117,7 @@ class Turn:
     def _let_go(self) -> None:
         """Of whatever was not written: steps are ended, and runs that ended here settled without this turn."""
         self._closing = True
-        self.desk.expect_no_more(self._children)
+        self.desk.expect_no_more(self._children, self)
         self._waking.cancel()
         self._rest(False)
         self._hurry(False)
@@ -176,7 +176,7 @@ class Turn:
         if flown.here:
             elsewhere = {start.id for start in flown.here}.difference(begun)
             self._children -= elsewhere
-            self.desk.expect_no_more(elsewhere)
+            self.desk.expect_no_more(elsewhere, self)
         self._held_since = time.monotonic()
         self.heard = self.heard or advanced.arrived > self._seen
         self._pausing = advanced.pausing

@@ -119,7 +119,9 @@ class Turns:
             _evict(replay)
             raise
         finally:
-            self._under_way.pop(claim.id, None)
+            # It may end late, having lost its claim, when the next turn of the same run is under way here.
+            if turn is not None and self._under_way.get(claim.id) is turn:
+                del self._under_way[claim.id]
         if replay.ended is None and advanced.state in (State.WAITING, State.PENDING):
             self._keep_alive(claim.id, replay, history_from)
         else:
@@ -217,9 +219,10 @@ class Turns:
     def expect(self, ids: Collection[RunId], turn: Waiter) -> None:
         self._awaited.update(dict.fromkeys(ids, turn))
 
-    def expect_no_more(self, ids: Collection[RunId]) -> None:
+    def expect_no_more(self, ids: Collection[RunId], turn: Waiter) -> None:
         for run_id in ids:
-            self._awaited.pop(run_id, None)
+            if self._awaited.get(run_id) is turn:  # else the next turn of the same run expects it
+                del self._awaited[run_id]
 
     def rest(self, attempt: Running, rests: bool) -> None:
         self._host.rest(attempt, rests)

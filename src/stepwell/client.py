@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import timedelta
-from itertools import islice
+from itertools import chain, islice
 from uuid import UUID
 
 from stepwell.dispatch.base import Channel, Dispatch, tell_all
@@ -58,30 +58,31 @@ class Client:
         await self._starting.start(start)
         return start.id
 
-    async def start_many(self, starts: Iterator[Start], count: int) -> list[tuple[Start, RunId]]:
-        """Accept about `count` runs, all of them or none; each with the id it led to."""
-        if count < BULK:
-            made = list(starts)
-            return list(zip(made, await runs.once_for_each_key(made, self._start_all), strict=True))
-        made = []
+    async def start_many(self, starts: Iterator[Start], count: int) -> dict[RunId, RunId]:
+        """Accept about `count` runs, all of them or none; which of them led elsewhere."""
+        made: list[Start] = []
         try:
-            async with self._database.transaction() as tx:
-                begun = -1
-                while begun < len(made):
-                    begun = len(made)
-                    with uncollected():
-                        await runs.start_plain(tx, _plain(starts, made))
+            if count >= BULK:
+                await self._copy(starts, made)
+                return {}
         except NotPlain:
-            made.extend(starts)
-            return list(zip(made, await runs.once_for_each_key(made, self._start_all), strict=True))
+            pass
         except Unavailable:
             made.extend(starts)
-            if not all(each.is_plain for each in made):
-                # Then the commit was not sent: nothing was started.
-                return list(zip(made, await runs.once_for_each_key(made, self._start_all), strict=True))
-            await patiently(lambda _again: self._insert(made, again=True))
+            if all(each.is_plain for each in made):
+                await patiently(lambda _again: self._insert(made, again=True))
+                self._tell(made)
+                return {}
+            # Else the commit was not sent: nothing was started.
+        made.extend(starts)
+        return await runs.once_for_each_key(made, self._start_all)
+
+    async def _copy(self, starts: Iterator[Start], made: list[Start]) -> None:
+        async with self._database.transaction() as tx:
+            while (first := next(starts, None)) is not None:
+                with uncollected():
+                    await runs.start_plain(tx, _plain(chain([first], starts), made))
         self._tell(made)
-        return [(each, each.id) for each in made]
 
     async def _start_all(self, starts: Sequence[Start]) -> list[RunId]:
         if not starts:

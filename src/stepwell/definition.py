@@ -19,12 +19,11 @@ from uuid import UUID
 import msgspec
 
 from stepwell.codec import Signature, encode_call
-from stepwell.garbage import uncollected
 from stepwell.handle import Door, Opened, Run, StartedRun, SyncRun, Within
 from stepwell.model.duration import Duration
 from stepwell.model.errors import DuplicateName, InvalidSetting, NotDurable, UnknownName, WrongUse
 from stepwell.model.events import EventType
-from stepwell.model.ids import RunId, new_run_id
+from stepwell.model.ids import RunId, new_run_id, new_run_ids
 from stepwell.model.keeping import Keeping
 from stepwell.model.pins import claim_name
 from stepwell.model.retry import Retry
@@ -57,8 +56,8 @@ class Definition(Generic[R]):
     def _encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         return encode_call(args, kwargs)
 
-    def _run(self, start: Start, run_id: Any) -> Run[R]:
-        return Run(self._app, run_id, key=start.key)
+    def _run(self, run_id: Any, key: str | None) -> Run[R]:
+        return Run(self._app, run_id, key=key)
 
     def _start(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options, terms: Terms, id: RunId | None = None
@@ -79,7 +78,7 @@ class Definition(Generic[R]):
         start = self._start(args, kwargs, self._options, self._options.terms(self.name, self.kind))
         if (replay := here()) is not None:
             return self._start_durably(replay, start)
-        return self._run(start, await self._door.start(start))
+        return self._run(await self._door.start(start), start.key)
 
     def _start_durably(self, replay: Replay, start: Start) -> Run[R]:
         """From inside a workflow: it is started when the turn is written, and its end is told to the workflow."""
@@ -114,15 +113,25 @@ class Definition(Generic[R]):
         calls = calls if isinstance(calls, Sized) else list(calls)
         if (replay := here()) is not None:
             return [self._start_durably(replay, start) for start in list(self._starts(calls))]
-        started = await self._door.start_many(self._starts(calls), len(calls))
-        with uncollected():
-            return [self._run(start, run_id) for start, run_id in started]
+        runs: list[Run[R]] = []
+        elsewhere = await self._door.start_many(self._noted(self._starts(calls), runs), len(calls))
+        return [self._run(elsewhere.get(RunId(run.id), run.id), run.key) for run in runs] if elsewhere else runs
+
+    def _noted(self, starts: Iterator[Start], runs: list[Run[R]]) -> Iterator[Start]:
+        """The handles are made on the way, while the database is busy with those before them."""
+        for start in starts:
+            runs.append(self._run(start.id, start.key))
+            yield start
 
     def _starts(self, calls: Iterable[tuple[Any, ...] | Call]) -> Iterator[Start]:
         options, terms = self._options, self._options.terms(self.name, self.kind)
+        ids, encode, tells_apart = new_run_ids(), self._encode, options.tells_apart
         for call in calls:
             if isinstance(call, tuple):
-                yield self._start(call, {}, options, terms)
+                if tells_apart:
+                    yield self._start(call, {}, options, terms)
+                else:
+                    yield Start(next(ids), encode(call, {}), terms)
             elif not isinstance(call, Call):
                 raise InvalidSetting("start_many", call, "each call is a tuple of arguments or a Call")
             elif "tx" in call.options:
@@ -213,8 +222,8 @@ class Function(Definition[R], Generic[P, R]):
     def _encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         return self.signature.encode_input(args, kwargs)
 
-    def _run(self, start: Start, run_id: Any) -> Run[R]:
-        return Run(self._app, run_id, key=start.key, decode=self.signature.decode_result)
+    def _run(self, run_id: Any, key: str | None) -> Run[R]:
+        return Run(self._app, run_id, key=key, decode=self.signature.decode_result)
 
 
 class Task(Function[P, R]):

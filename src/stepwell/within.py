@@ -52,9 +52,8 @@ class Within:
     async def start(self, start: Start) -> RunId:
         return (await self._start([start]))[0]
 
-    async def start_many(self, starts: Iterator[Start], count: int) -> list[tuple[Start, RunId]]:
-        made = list(starts)
-        return list(zip(made, await runs.once_for_each_key(made, self._start), strict=True))
+    async def start_many(self, starts: Iterator[Start], count: int) -> dict[RunId, RunId]:
+        return await runs.once_for_each_key(list(starts), self._start)
 
     async def id_by_key(self, key: str) -> UUID:
         return await reads.id_by_key(self._tx, key)

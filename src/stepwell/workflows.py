@@ -82,7 +82,7 @@ class Workflow(Function[P, R]):
         checked_text("name", name, LONGEST_NAME)
         start = self._start(args, kwargs, self._options, self._options.terms(self.name, self.kind))
         whom = self._app.door.outside if self._options.tx is None else self._options.tx
-        return self._run(start, await whom.signal_or_start(start, name, data))
+        return self._run(await whom.signal_or_start(start, name, data), start.key)
 
     @property
     def sync(self) -> SyncWorkflow[P, R]:

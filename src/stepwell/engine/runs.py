@@ -94,14 +94,13 @@ async def start_all(tx: Tx, starts: Sequence[Start]) -> list[RunId]:
 
 async def once_for_each_key(
     starts: Sequence[Start], start: Callable[[Sequence[Start]], Awaitable[list[RunId]]]
-) -> list[RunId]:
-    """Starts with the same key lead to the same run: only the first of them is started."""
+) -> dict[RunId, RunId]:
+    """Starts with the same key lead to the same run: only the first of them is started. Those that led elsewhere."""
     first = first_by_key(starts)
-    if not first:
-        return await start(starts)
     unique = [each for each in starts if each.key is None or first[each.key] is each]
     ids = dict(zip((each.id for each in unique), await start(unique), strict=True))
-    return [ids[each.id if each.key is None else first[each.key].id] for each in starts]
+    led = ((each.id, ids[each.id if each.key is None else first[each.key].id]) for each in starts)
+    return {made: there for made, there in led if there != made}
 
 
 async def start_one(tx: Tx, start: Start, word: Word | None = None, *, ahead: bool = False) -> bool:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import count as count_from
 from typing import NewType
 from uuid import UUID, SafeUUID, uuid4
 
@@ -19,9 +20,12 @@ RunId = NewType("RunId", UUID)
 ClaimId = NewType("ClaimId", UUID)
 WorkerId = NewType("WorkerId", UUID)
 
-_blank, _set, _UNKNOWN = UUID.__new__, object.__setattr__, SafeUUID.unknown
+_blank, _UNKNOWN = object.__new__, SafeUUID.unknown
+_slots = vars(UUID)
+_set_int, _set_safe = _slots["int"].__set__, _slots["is_safe"].__set__
 _NOISE = (1 << 48) - 1
 _STEP = 1 << 48
+_AT_ONCE = 512
 _lock = threading.Lock()
 _ms = 0
 _prefix = 0
@@ -46,6 +50,13 @@ def new_run_id() -> RunId:
     return uuid_of(value)
 
 
+def new_run_ids() -> Iterator[RunId]:
+    """One after the other for many runs. They are made some hundred at a time, at a third of what one alone costs:
+    between two of them there may be another's that is higher than both."""
+    while True:
+        yield from map(uuid_of, _values(_AT_ONCE))
+
+
 def made_at(run_id: UUID) -> datetime:
     """When an id was made, by the clock of who made it."""
     return datetime.fromtimestamp((run_id.int >> 80) / 1000, UTC)
@@ -54,9 +65,30 @@ def made_at(run_id: UUID) -> datetime:
 def uuid_of(value: int) -> RunId:
     """What UUID(int=value) does, without its checks of what else might have been given."""
     made = _blank(UUID)
-    _set(made, "int", value)
-    _set(made, "is_safe", _UNKNOWN)
+    _set_int(made, value)
+    _set_safe(made, _UNKNOWN)
     return RunId(made)
+
+
+def _values(count: int) -> list[int]:
+    """What so many calls of new_run_id would make."""
+    global _prefix, _steps
+    noises = struct.unpack(f"!{count}Q", os.urandom(8 * count))
+    made: list[int] = []
+    with _lock:
+        ms = time.time_ns() // 1_000_000
+        while len(made) < count:
+            rest = noises[len(made) :]
+            if ms <= _ms and _steps:
+                _prefix += _STEP
+                _steps -= 1
+            else:
+                _turn(ms, rest[0])
+            some = rest[: _steps + 1]
+            made += [prefix | noise & _NOISE for prefix, noise in zip(count_from(_prefix, _STEP), some)]
+            _prefix += _STEP * (len(some) - 1)
+            _steps -= len(some) - 1
+    return made
 
 
 def _turn(ms: int, noise: int) -> None:
@@ -76,7 +108,7 @@ def _turn(ms: int, noise: int) -> None:
 def _more_noise() -> int:
     """64 random bits. The kernel is asked for many at once: its answer costs more than all the rest."""
     global _noise
-    _noise = iter(struct.unpack("!512Q", os.urandom(8 * 512)))
+    _noise = iter(struct.unpack(f"!{_AT_ONCE}Q", os.urandom(8 * _AT_ONCE)))
     return next(_noise)
 
 

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import sys
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sized
 from datetime import datetime, timedelta
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any, Generic, Literal, ParamSpec, TypeVar
 from uuid import UUID
 
@@ -21,7 +19,7 @@ import msgspec
 from stepwell.codec import Signature, encode_call
 from stepwell.handle import Door, Opened, Run, StartedRun, SyncRun, Within
 from stepwell.model.duration import Duration
-from stepwell.model.errors import DuplicateName, InvalidSetting, NotDurable, UnknownName, WrongUse
+from stepwell.model.errors import DuplicateName, InvalidSetting, NotDurable, UnknownName
 from stepwell.model.events import EventType
 from stepwell.model.ids import RunId, new_run_id, new_run_ids
 from stepwell.model.keeping import Keeping
@@ -358,16 +356,6 @@ def _takes(input: bytes) -> tuple[str, ...]:
     return tuple(sorted(msgspec.json.decode(input, type=dict[str, msgspec.Raw])))
 
 
-def name_of(fn: Callable[..., Any]) -> str:
-    """`module.function`. A script run as `__main__` is called what it would be if it were imported."""
-    module = fn.__module__
-    if module in ("__main__", "__mp_main__", "__stepwell_main__"):
-        main = sys.modules.get(module)
-        spec, path = getattr(main, "__spec__", None), getattr(main, "__file__", None)
-        module = spec.name if spec is not None else Path(path).stem if path else module
-    return f"{module}.{fn.__qualname__}".replace(".<locals>", "")
-
-
 def _digest(name: str, input: bytes) -> bytes:
     """What "the same input" means: the same name and the same JSON, in whatever order its keys came."""
     canonical = msgspec.json.encode(msgspec.json.decode(input), order="deterministic")
@@ -383,25 +371,3 @@ def _same_function(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
 def _place(fn: Callable[..., Any]) -> str:
     code = inspect.unwrap(fn).__code__
     return f"{code.co_filename}:{code.co_firstlineno}"
-
-
-def checked_executor(fn: Callable[..., Any], executor: str | None) -> ExecutorName:
-    """`async def` runs on the worker's loop, `def` in a thread, and either in a process if asked."""
-    match executor, inspect.iscoroutinefunction(fn):
-        case None | "inline", True:
-            return "inline"
-        case None | "thread", False:
-            return "thread"
-        case "process", _:
-            return "process"
-        case (("inline" | "thread"), _):
-            raise InvalidSetting("executor", executor, "inline is for async def, thread is for def")
-        case _:
-            raise InvalidSetting("executor", executor, "None, 'inline', 'thread' or 'process'")
-
-
-def checked_function(fn: Any) -> None:
-    if not callable(fn) or not hasattr(fn, "__code__"):
-        raise WrongUse(f"@app.task takes a function (async def or def), not {fn!r}")
-    if inspect.isasyncgenfunction(fn) or inspect.isgeneratorfunction(fn):
-        raise WrongUse(f"{fn.__qualname__} is a generator: a task returns its result")

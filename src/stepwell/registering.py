@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
-from stepwell.definition import Definitions, ExecutorName, Task, checked_executor, checked_function, name_of
+from stepwell.definition import Definitions, ExecutorName, Task
 from stepwell.executors.process import importable
 from stepwell.handle import Opened
 from stepwell.model.duration import Duration
@@ -95,12 +97,12 @@ class Registering:
         )  # fmt: skip
 
         def register(fn: Callable[..., Any]) -> Task[..., Any]:
-            checked_function(fn)
-            place = checked_executor(fn, executor)
+            _checked_function(fn)
+            place = _checked_executor(fn, executor)
             if place == "process" and (reason := importable(fn)):
                 raise InvalidSetting("executor", "process", reason)
             task: Task[..., Any] = Task(
-                cast(Opened, self), fn, name=name or name_of(fn), options=options, executor=place, heartbeat=heartbeat
+                cast(Opened, self), fn, name=name or _name_of(fn), options=options, executor=place, heartbeat=heartbeat
             )
             self.definitions.add(task)
             return task
@@ -142,12 +144,12 @@ class Registering:
         )  # fmt: skip
 
         def register(fn: Callable[..., Any]) -> Workflow[..., Any]:
-            checked_function(fn)
+            _checked_function(fn)
             if not inspect.iscoroutinefunction(fn):
                 raise WrongUse(f"{fn.__qualname__} is a plain def: a workflow is an async def, which awaits its tasks")
             if pin_of(name or "") is not None:
                 raise InvalidSetting("name", name, "it ends like that of a pinned run: @ and a version")
-            workflow: Workflow[..., Any] = Workflow(cast(Opened, self), fn, name=name or name_of(fn), options=options)
+            workflow: Workflow[..., Any] = Workflow(cast(Opened, self), fn, name=name or _name_of(fn), options=options)
             self.definitions.add(workflow)
             return workflow
 
@@ -178,14 +180,46 @@ class Registering:
         """Register a function as a step of workflows: run inline in the workflow's worker, its result recorded."""
 
         def register(fn: Callable[..., Any]) -> Step[..., Any]:
-            checked_function(fn)
-            place = checked_executor(fn, executor)
+            _checked_function(fn)
+            place = _checked_executor(fn, executor)
             if place == "process" and (reason := importable(fn)):
                 raise InvalidSetting("executor", "process", reason)
             step: Step[..., Any] = Step(
-                fn, name=checked_text("name", name or name_of(fn), LONGEST_NAME), retry=retry, timeout=timeout,
+                fn, name=checked_text("name", name or _name_of(fn), LONGEST_NAME), retry=retry, timeout=timeout,
                 executor=place,
             )  # fmt: skip
             return step
 
         return register if fn is None else register(fn)
+
+
+def _name_of(fn: Callable[..., Any]) -> str:
+    """`module.function`. A script run as `__main__` is called what it would be if it were imported."""
+    module = fn.__module__
+    if module in ("__main__", "__mp_main__", "__stepwell_main__"):
+        main = sys.modules.get(module)
+        spec, path = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+        module = spec.name if spec is not None else Path(path).stem if path else module
+    return f"{module}.{fn.__qualname__}".replace(".<locals>", "")
+
+
+def _checked_executor(fn: Callable[..., Any], executor: str | None) -> ExecutorName:
+    """`async def` runs on the worker's loop, `def` in a thread, and either in a process if asked."""
+    match executor, inspect.iscoroutinefunction(fn):
+        case None | "inline", True:
+            return "inline"
+        case None | "thread", False:
+            return "thread"
+        case "process", _:
+            return "process"
+        case (("inline" | "thread"), _):
+            raise InvalidSetting("executor", executor, "inline is for async def, thread is for def")
+        case _:
+            raise InvalidSetting("executor", executor, "None, 'inline', 'thread' or 'process'")
+
+
+def _checked_function(fn: Any) -> None:
+    if not callable(fn) or not hasattr(fn, "__code__"):
+        raise WrongUse(f"@app.task takes a function (async def or def), not {fn!r}")
+    if inspect.isasyncgenfunction(fn) or inspect.isgeneratorfunction(fn):
+        raise WrongUse(f"{fn.__qualname__} is a generator: a task returns its result")

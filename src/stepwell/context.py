@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import isfinite
 from types import MappingProxyType
 from typing import Any, Protocol
 from uuid import UUID
 
 import msgspec
+from msgspec import Struct
 
 from stepwell.checkpoints import Checkpoint, Shelf
 from stepwell.codec import encode
@@ -30,12 +31,11 @@ class NotInARun(UsageError):
     """`current` is only there inside a task that a worker runs."""
 
 
-@dataclass(slots=True)
-class Running:
+class Running(Struct, eq=False):
     """An attempt under way, as its body sees it."""
 
     claim: Claim
-    cancelled: bool = field(default=False)
+    cancelled: bool = False
     inside: Inside | None = None
     """Where it says how far it is."""
     noted: Noted | None = None

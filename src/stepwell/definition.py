@@ -189,7 +189,7 @@ class Function(Definition[R], Generic[P, R]):
 
     def _call_durably(self, replay: Replay, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Calling[R]:
         """From inside a workflow: a run that it started, and its result once that is recorded."""
-        return Calling(self.name, replay, args, kwargs, issue=self._issue, decode=self._decode)
+        return Calling(self, replay, args, kwargs)
 
     def _issue(self, replay: Replay, args: tuple[Any, ...], kwargs: dict[str, Any], by: Called | None) -> Called:
         start = self._start(args, kwargs, self._options, self._terms_for(replay), _OF_THE_COMMAND)

@@ -204,7 +204,8 @@ async def test_one_queue_gives_the_most_urgent_and_then_the_oldest(tx: Transacti
 async def test_one_queue_tells_of_what_only_a_look_at_all_finds(tx: Transaction) -> None:
     """Limited by a key, by its queue, or to be alone: whoever asks one queue gets none of it, and hears of it."""
     keyed, capped, alone = (a_start(queue=queue) for queue in ("keyed", "capped", "alone"))
-    await runs.start(tx, [replace(keyed, limit_key="k", terms=replace(keyed.terms, per_key=1)), capped, alone])
+    keyed.limit_key, keyed.terms = "k", replace(keyed.terms, per_key=1)
+    await runs.start(tx, [keyed, capped, alone])
     await queues.set_limits(tx, "capped", Limits(concurrency=1), sets={"concurrency"})
     await execute(tx, "update stepwell.runs set alone = true where queue = 'alone'")
     wanted = Wanted(await a_worker(tx), None, ["tests.task"], 10, alone=True)

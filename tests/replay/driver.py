@@ -52,7 +52,8 @@ def _calling(type: EventType, name: str, args: Any, takes: tuple[str, ...]) -> C
     def issue(replay: Any, args: Any, kwargs: Any, by: Any) -> Any:
         return replay.call(type, Start(RUN, encoded(args), Terms(name)), takes, by)  # type: ignore[arg-type]
 
-    return Calling(name, here(), args, {}, issue=issue, decode=decoded)
+    callee: Any = SimpleNamespace(name=name, _issue=issue, _decode=decoded)
+    return Calling(callee, here(), args, {})
 
 
 async def step(name: str, *args: Any) -> Any:

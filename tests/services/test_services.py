@@ -15,7 +15,7 @@ from stepwell.services.due import LOOK, Due
 from stepwell.services.leader import Leadership
 from stepwell.services.partitions import Partitions
 from stepwell.services.reaper import Reaper
-from stepwell.services.service import Service, Services
+from stepwell.services.service import Service, Services, rest_after
 from stepwell.services.teller import Teller
 from stepwell.store.pool import Database
 from stepwell.telemetry import Telemetry
@@ -173,6 +173,41 @@ async def test_a_day_that_had_no_partition_keeps_its_rows_in_the_default_one(dat
     await runs.cancel(database, [claim.id])
     await Partitions(database, keep=None).run_once()
     assert await state_of(database, claim.id) is State.CANCELLED  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("took", "wait", "rest"), [(0.01, 5.0, 0.0), (1.0, 5.0, 5.0), (1.0, 0.0, 0.0)])
+def test_a_look_that_took_long_to_find_nothing_more_is_not_soon_repeated(took: float, wait: float, rest: float) -> None:
+    assert rest_after(took, wait) == rest
+
+
+@pytest.mark.parametrize("costly", [False, True])
+async def test_a_costly_look_is_not_repeated_at_every_word(
+    database: Database, monkeypatch: pytest.MonkeyPatch, costly: bool
+) -> None:
+    monkeypatch.setattr("stepwell.services.service.CHEAP", -1.0 if costly else 1e9)
+    monkeypatch.setattr("stepwell.services.service.EFFORT", 1e9)
+    passed: asyncio.Queue[None] = asyncio.Queue()
+
+    class Woken(Service):
+        name = "woken"
+
+        async def run_once(self) -> float:
+            self.sooner.set()
+            passed.put_nowait(None)
+            return 60.0
+
+    services = Services(database, Telemetry(), [Woken()], worker=new_worker_id(), lease=timedelta(seconds=30))
+    running = asyncio.create_task(services.run())
+    try:
+        await asyncio.wait_for(passed.get(), 10)
+        if costly:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(passed.get(), 0.2)
+        else:
+            await asyncio.wait_for(passed.get(), 10)
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
 
 
 async def test_a_service_that_fails_is_tried_again(database: Database) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from stepwell.engine import reads, runs, workflows
 from stepwell.model.errors import NotFound, WrongUse

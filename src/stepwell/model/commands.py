@@ -7,13 +7,14 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from msgspec import Struct
+
 from stepwell.model.events import EventType
 from stepwell.model.run import Error
 from stepwell.model.start import Start
 
 
-@dataclass(slots=True, eq=False)
-class Command:
+class Command(Struct, eq=False):
     """Something to be recorded when it is issued. Its fields are those of its event."""
 
     type: EventType
@@ -27,7 +28,7 @@ class Command:
     start: Start | None = None
     """The run that it starts."""
     line: object = ""
-    """Where in the code it was issued: a text, or something that is one when someone has to look for it."""
+    """Where in the code it was issued: a text, or the task that stands there, for whoever has to look."""
     dropped: bool = False
     """It was taken back before anyone heard of it: nothing happened."""
 
@@ -35,8 +36,7 @@ class Command:
         return described(self.type, self.name, self.takes)
 
 
-@dataclass(slots=True, eq=False)
-class StepCall:
+class StepCall(Struct, eq=False):
     """A step to be run here. Only its end is recorded."""
 
     number: int

@@ -16,6 +16,8 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
+from msgspec import Struct
+
 from stepwell.model.run import Error
 
 
@@ -63,8 +65,7 @@ ENDS = frozenset({
 """Behind them nothing is delivered to this code any more."""
 
 
-@dataclass(slots=True, eq=False)
-class Event:
+class Event(Struct, eq=False):
     """One fact. Which details it has is its type's affair; not frozen, since a busy workflow makes many."""
 
     idx: int

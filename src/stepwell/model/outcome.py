@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, assert_never
 
+from msgspec import Struct
+
 from stepwell.model.retry import Retry
 from stepwell.model.run import Error, Reason
 
 
-@dataclass(slots=True)
-class Completed:
+class Completed(Struct):
     """Not frozen, since nearly every attempt makes one."""
 
     result: bytes
 
 
-@dataclass(slots=True)
 class CompletedWithin(Completed):
     """Completed by the commit of the body's own transaction, together with what it wrote there."""
 

@@ -10,6 +10,8 @@ from enum import StrEnum
 from typing import Any, Literal
 from uuid import UUID
 
+from msgspec import Struct
+
 from stepwell.model.ids import ClaimId, RunId, WorkerId
 from stepwell.model.notes import LogLine, Usage
 from stepwell.model.states import State
@@ -103,8 +105,7 @@ class Page:
     next: UUID | None
 
 
-@dataclass(slots=True, eq=False)
-class Claim:
+class Claim(Struct, eq=False):
     """A worker's right to one attempt of a run: the pair (id, claim_id) is what every write must name.
 
     Not frozen, and compared by identity: one is made for every attempt on the hot path, its fields in the

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from msgspec import Struct
+
 from stepwell.model.errors import InvalidSetting, KeyConflict
 from stepwell.model.ids import RunId
 
@@ -49,8 +51,7 @@ class Terms:
         )
 
 
-@dataclass(slots=True)
-class Start:
+class Start(Struct, eq=False):
     """A run to be: everything its row needs, already encoded."""
 
     id: RunId

@@ -9,6 +9,9 @@ from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
+import msgspec
+from msgspec import Struct
+
 from stepwell.model.commands import Ended, StepCall
 from stepwell.model.events import Event, EventType
 from stepwell.model.outcome import Outcome
@@ -17,8 +20,7 @@ from stepwell.model.start import Start
 from stepwell.model.states import State
 
 
-@dataclass(slots=True)
-class News:
+class News(Struct, eq=False):
     """What there is for a turn that was claimed, as of one moment."""
 
     recorded: int
@@ -30,9 +32,9 @@ class News:
     now: datetime
     pausing: bool = False
     """It is to be paused when the turn ends."""
-    arrivals: list[Event] = field(default_factory=list)
+    arrivals: list[Event] = []
     """Not in the history yet; numbered by whoever delivers them."""
-    read_at: float = field(default_factory=time.monotonic)
+    read_at: float = msgspec.field(default_factory=time.monotonic)
     """By our own clock."""
 
 
@@ -52,8 +54,7 @@ class OpenRun:
     history_from: int
 
 
-@dataclass(slots=True)
-class Advance:
+class Advance(Struct, eq=False):
     """What a turn writes. All of it, or if its claim is lost nothing."""
 
     claim: Claim
@@ -64,13 +65,13 @@ class Advance:
     took: bool = False
     """Whether any of them is among its events."""
     history_from: int = 1
-    events: list[Event] = field(default_factory=list)
-    starts: list[Start] = field(default_factory=list)
+    events: list[Event] = []
+    starts: list[Start] = []
     here: Sequence[Start] = ()
     """Those that this worker runs itself, and at once: they are claimed as they are started."""
-    cancels: list[UUID] = field(default_factory=list)
+    cancels: list[UUID] = []
     """Runs that it started and waits for no longer."""
-    children: list[tuple[Claim, Outcome]] = field(default_factory=list)
+    children: list[tuple[Claim, Outcome]] = []
     """Runs that it started, that ran here, and whose end it has been told."""
     published: bytes | None = None
     to: Literal["wait", "stay", "again", "block"] = "wait"
@@ -114,8 +115,7 @@ class Advance:
         return not (self.starts or self.here or self.cancels or self.children or self.ended or self.tx)
 
 
-@dataclass(frozen=True, slots=True)
-class Advanced:
+class Advanced(Struct, frozen=True):
     """Where a turn left its run."""
 
     state: State

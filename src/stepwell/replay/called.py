@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
 from stepwell.model.commands import Command, StepCall
@@ -19,30 +18,33 @@ from stepwell.replay.loop import Loop
 class Called(DurableFuture[Any]):
     """The end of a task, child or step, for whoever awaits it. To stop waiting for it is to cancel it."""
 
-    __slots__ = ("call", "on_cancel")
+    __slots__ = ("call", "issuer")
+    maker: Any
+    """Of one that is a task itself: the task that made it."""
 
     def __init__(self, loop: Loop) -> None:
         super().__init__(loop=loop)
-        self.on_cancel: Callable[[Called], None] = nobody
+        self.issuer: Issuer | None = None
 
-    def issued(self, call: Command | StepCall, cancel: Callable[[Called], None]) -> None:
+    def issued(self, call: Command | StepCall, issuer: Issuer) -> None:
         self.call = call
-        self.on_cancel = cancel
+        self.issuer = issuer
 
     def cancel(self, msg: Any | None = None) -> bool:
-        if not self.done():
-            self.on_cancel(self)
+        if self.issuer is not None and not self.done():
+            self.issuer.give_up(self)
         return super().cancel(msg)
 
 
-def nobody(called: Called) -> None:
-    """Is told when it is cancelled."""
+class Issuer(Protocol):
+    def give_up(self, called: Called) -> None:
+        """It was cancelled: nobody waits for it any more."""
 
 
 def let_go(calls: dict[int, Called]) -> None:
     """Of those that nobody awaits any more: they hold neither their workflow nor the line that called them."""
     for called in calls.values():
-        called.on_cancel = nobody
+        called.issuer = None
         del called.call
     calls.clear()
 

@@ -9,41 +9,41 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Coroutine, Generator
 from contextvars import Context, copy_context
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-from stepwell.replay.called import Called, nobody
+from stepwell.replay.called import Called
 from stepwell.replay.futures import EndsItself, MakesItsTask
 from stepwell.replay.loop import Loop
 
 R = TypeVar("R")
 
+REGISTERED = not hasattr(asyncio.all_tasks, "__code__")
+"""Whether only what is registered is known to asyncio.all_tasks. Else it asks our loop: see `ordered`."""
+
 _AGAIN = "cannot reuse already awaited coroutine"
 
 
-Issue = Callable[[Any, tuple[Any, ...], dict[str, Any], "Called | None"], Called]
-"""Asks for a run, with these arguments. Its end is told to the last, if that is given."""
+class Callee(Protocol):
+    """What is called: a definition."""
+
+    name: str
+
+    def _issue(self, replay: Any, args: tuple[Any, ...], kwargs: dict[str, Any], by: Called | None) -> Called:
+        """Ask for a run, with these arguments. Its end is told to the last, if that is given."""
+        ...
+
+    def _decode(self, result: bytes) -> Any: ...
 
 
 class Calling(Coroutine[Any, Any, R], MakesItsTask, Generic[R]):
     """A call that was made. It begins when it is awaited, as that of an `async def` does."""
 
-    __slots__ = ("_args", "_begun", "_inner", "_issue", "_kwargs", "_replay", "decode", "name")
+    __slots__ = ("_args", "_begun", "_callee", "_inner", "_kwargs", "_replay")
 
-    def __init__(
-        self,
-        name: str,
-        replay: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        *,
-        issue: Issue,
-        decode: Callable[[bytes], R],
-    ) -> None:
-        self.name = name
-        self._issue = issue
-        self.decode = decode
+    def __init__(self, callee: Callee, replay: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._callee = callee
         self._replay = replay
         self._args = args
         self._kwargs = kwargs
@@ -71,7 +71,11 @@ class Calling(Coroutine[Any, Any, R], MakesItsTask, Generic[R]):
         return CallTask(self, loop, name, context)
 
     def issue(self, by: Called | None = None) -> Called:
-        return self._issue(self._replay, self._args, self._kwargs, by)
+        return self._callee._issue(self._replay, self._args, self._kwargs, by)
+
+    def decode(self, result: bytes) -> R:
+        decoded: R = self._callee._decode(result)
+        return decoded
 
     def _coroutine(self) -> Coroutine[Any, Any, R]:
         if self._inner is None:
@@ -84,11 +88,11 @@ class Calling(Coroutine[Any, Any, R], MakesItsTask, Generic[R]):
         return self.decode(await self.issue())
 
     def __repr__(self) -> str:
-        return f"<call of {self.name}>"
+        return f"<call of {self._callee.name}>"
 
     def __del__(self) -> None:
         if not self._begun:
-            warnings.warn(f"coroutine {self.name!r} was never awaited", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"coroutine {self._callee.name!r} was never awaited", RuntimeWarning, stacklevel=2)
 
 
 class CallTask(Called, EndsItself, Generic[R]):
@@ -108,7 +112,7 @@ class CallTask(Called, EndsItself, Generic[R]):
     def __init__(self, calling: Calling[R], loop: Loop, name: str | None, context: Context | None) -> None:
         self.seq = loop.next_seq()
         asyncio.Future.__init__(self, loop=loop)
-        self.on_cancel = nobody
+        self.issuer = None
         self.maker = loop.current_task()
         self._calling = calling
         self._context = copy_context() if context is None else context
@@ -120,7 +124,8 @@ class CallTask(Called, EndsItself, Generic[R]):
         """It is to be cancelled."""
         self._cancels = 0
         self._log_destroy_pending = True
-        asyncio.tasks._register_task(self)  # type: ignore[arg-type]  # as one, for asyncio.all_tasks
+        if REGISTERED:
+            asyncio.tasks._register_task(self)  # type: ignore[arg-type]  # as one, for asyncio.all_tasks
         loop.ready(self)
 
     def _callback(self) -> None:
@@ -174,9 +179,9 @@ class CallTask(Called, EndsItself, Generic[R]):
             return False
         self._cancels += 1
         self._asked = True
-        if self._begun:
+        if self._begun and self.issuer is not None:
             self._begun = False
-            self.on_cancel(self)
+            self.issuer.give_up(self)
             self.get_loop().call_soon(super(Called, self).cancel, msg, context=self._context)
         return True
 

@@ -11,6 +11,7 @@ from stepwell.model.commands import Command, Ended, StepCall, described
 from stepwell.model.errors import Nondeterminism
 from stepwell.model.events import COMMANDS, Event, EventType
 from stepwell.replay.code import About
+from stepwell.replay.places import line_of
 
 _NOTHING: frozenset[str] = frozenset()
 
@@ -76,9 +77,9 @@ def mismatch(about: About, event: Event, found: Command | StepCall | Ended | Non
         case Ended():
             new, line = f"end ({found.type})", "after its last line"
         case StepCall():
-            new, line = described("the step", found.name), str(found.line)
+            new, line = described("the step", found.name), line_of(found.line)
         case Command():
-            new, line = str(found), str(found.line)
+            new, line = str(found), line_of(found.line)
             if new == recorded:
                 recorded, new = f"{recorded} as command {event.command}", f"{new} as command {found.number}"
     return Nondeterminism(about.id, about.name, event.idx, recorded, new, line)

@@ -213,6 +213,7 @@ class Loop(asyncio.AbstractEventLoop):
         for generator in generators:
             close_generator(generator)
         self.line.clear()
+        self._tasks = {}  # those that had ended, too: they hold this loop
 
     def _end(self, task: asyncio.Task[Any]) -> None:
         asyncio.tasks._enter_task(self, task)

@@ -45,7 +45,10 @@ def _ask(file: str) -> Whose:
 def line_of_user() -> str:
     """`shop.py:42 in checkout`; where no line is the user's, the one that made this task."""
     place = place_of_user()
-    return str(line_of_task()) if place is None else _line(place)
+    if place is not None:
+        return _line(place)
+    loop = asyncio.events._get_running_loop()
+    return line_of(None if loop is None else asyncio.current_task(loop))
 
 
 def line_in(coro: Any) -> str:
@@ -63,30 +66,16 @@ def _place_in(coro: Any) -> Place | None:
     return found
 
 
-class LineOfTask:
-    """The line at which a task stands; of one that is none of the user's, that of whoever made it.
-
-    It is looked for only when someone asks: every command has one, and hardly any is ever told.
-    """
-
-    __slots__ = ("_task",)
-
-    def __init__(self, task: Any) -> None:
-        self._task = task
-
-    def __str__(self) -> str:
-        task = self._task
-        while task is not None:
-            if (place := _place_in(task.get_coro())) is not None:
-                return _line(place)
-            task = getattr(task, "maker", None)
-        return _line(None)
-
-
-def line_of_task(loop: asyncio.AbstractEventLoop | None = None) -> LineOfTask:
-    """Where the task that asks now is going to wait."""
-    loop = loop or asyncio.events._get_running_loop()
-    return LineOfTask(None if loop is None else asyncio.current_task(loop))
+def line_of(where: Any) -> str:
+    """A line that is known; or that at which a task stands, and if that is none of the user's, whoever made it. It is
+    looked for only when someone asks: every command has one, and hardly any is ever told."""
+    if isinstance(where, str):
+        return where
+    while where is not None:
+        if (place := _place_in(where.get_coro())) is not None:
+            return _line(place)
+        where = getattr(where, "maker", None)
+    return _line(None)
 
 
 def _line(place: Place | None) -> str:

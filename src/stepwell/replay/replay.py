@@ -29,7 +29,7 @@ from stepwell.replay.ending import end_of
 from stepwell.replay.fitting import Ahead, fits, last_arrival, look_ahead, mismatch
 from stepwell.replay.futures import DurableTimer
 from stepwell.replay.loop import Loop, NeverWaits
-from stepwell.replay.places import LineOfTask, line_of_task, line_of_user
+from stepwell.replay.places import line_of_user
 from stepwell.replay.rollback import Rollback
 from stepwell.replay.signals import Receiving, Signals
 from stepwell.replay.timers import Timers
@@ -236,22 +236,22 @@ class Replay:
         known = self._ahead.run_ids.get(number) if self.replaying else None
         start.id = run_id = RunId(known) if known else self._ids.id(number, self.now)
         start.node = str(number)
-        line = line_of_task(self.loop) if by is None else LineOfTask(by)
-        command = Command(type, number, start.terms.name, run_id, takes, start=start, line=line)
+        at = asyncio.current_task(self.loop) if by is None else by.maker
+        command = Command(type, number, start.terms.name, run_id, takes, start=start, line=at)
         if not self.evicting:
             self._issued.append(command)
         called = self._calls[number] = by or Called(self.loop)
-        called.issued(command, self._cancel)
+        called.issued(command, self)
         return called
 
     def step(self, step: Any, input: bytes) -> Called:
         """A step, awaited. Only its end is recorded."""
         number = self._number = self._number + 1
-        call = StepCall(number, step.name, step, input, line_of_task(self.loop))
+        call = StepCall(number, step.name, step, input, asyncio.current_task(self.loop))
         if not self.evicting:
             self._steps[number] = call
         called = self._calls[number] = Called(self.loop)
-        called.issued(call, self._cancel)
+        called.issued(call, self)
         return called
 
     def publish(self, value: bytes) -> None:
@@ -283,13 +283,13 @@ class Replay:
         """Of code that is being ended, nothing comes of it: it is left waiting, and ended there."""
         self._number += 1
         command = Command(
-            type, self._number, line=line_of_user() if type in _AT_ONCE else line_of_task(self.loop), **details
+            type, self._number, line=line_of_user() if type in _AT_ONCE else asyncio.current_task(self.loop), **details
         )
         if not self.evicting:
             self._issued.append(command)
         return command
 
-    def _cancel(self, called: Called) -> None:
+    def give_up(self, called: Called) -> None:
         call, number = called.call, called.call.number or 0
         del self._calls[number]
         self._given_up.add(number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -14,6 +15,12 @@ from stepwell.model.ids import WorkerId
 from stepwell.services.leader import Leadership
 from stepwell.store.pool import Database
 from stepwell.telemetry import Telemetry, log
+
+CHEAP = 0.25
+"""Seconds that a pass may take to find nothing more to do, and the next be as soon as anyone wishes."""
+EFFORT = 5
+"""After one that took longer, the next waits this many times as long. Beside a transaction that was held open while
+millions of runs ended, a look walks over all of them: it must not keep the database busy for its own sake."""
 
 
 class Service(ABC):
@@ -70,9 +77,10 @@ class Services:
         pause = 0.2
         while True:
             await self._leadership.leads(service.name)
+            began, rest = time.monotonic(), 0.0
             try:
                 wait = await service.run_once()
-                pause = 0.2
+                pause, rest = 0.2, rest_after(time.monotonic() - began, wait)
             except Unavailable as error:
                 log.warning("%s waits for the database: %s", service.name, error)
                 wait, pause = pause, min(pause * 2, 2.0)
@@ -81,4 +89,10 @@ class Services:
                 log.exception("%s failed", service.name)
                 wait, pause = pause, min(pause * 2, 60.0)
             self._telemetry.tell("service.ran", service=service.name)
-            await within(wait, service.sooner.wait())
+            await asyncio.sleep(rest)
+            await within(max(0.0, wait - rest), service.sooner.wait())
+
+
+def rest_after(took: float, wait: float) -> float:
+    """Seconds in which a service does nothing, whatever there may be, after a pass that wants `wait` until the next."""
+    return EFFORT * took if wait > 0 and took > CHEAP else 0.0

@@ -77,7 +77,6 @@ class Bodies:
         return sum(executor.stuck for executor in self.executors.values())
 
 
-@dataclass(slots=True, eq=False)
 class Attempt(Running):
     """One attempt. Nearly all of it is for those whose body has to wait."""
 

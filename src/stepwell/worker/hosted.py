@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from collections.abc import Collection, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -51,10 +52,15 @@ class Hosted:
         """No garbage is collected meanwhile: nearly all that a fan-out makes goes by itself, and soon."""
         hurried = self._attempts.pace.hurried
         if hurries and not hurried:
-            self._collects = gc.isenabled()
+            self._collects = self._collects or gc.isenabled()
             gc.disable()
         (hurried.add if hurries else hurried.discard)(attempt.claim)
         if not hurried and self._collects:
+            # Not at once: the turn that was in a hurry may be over, and all that it made is about to go.
+            asyncio.get_running_loop().call_soon(self._collect)
+
+    def _collect(self) -> None:
+        if self._collects and not self._attempts.pace.hurried:
             self._collects = False
             gc.enable()
 

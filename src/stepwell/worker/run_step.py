@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from msgspec import Struct
+
 from stepwell.context import Running, running
 from stepwell.executors.base import Executor
 from stepwell.model.commands import StepCall
@@ -39,8 +41,7 @@ class StepFailed(Exception):
     attempt: int
 
 
-@dataclass(slots=True, eq=False)
-class UnderWay:
+class UnderWay(Struct, eq=False):
     """A step that was begun, or will be as soon as there is a moment."""
 
     call: StepCall

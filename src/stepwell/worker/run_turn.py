@@ -205,8 +205,7 @@ class Turn:
 
     def _proceed(self) -> None:
         """Tell the code what has come, and write what it asks for upon it."""
-        self._called = False
-        self._since = time.monotonic()
+        self._called, self._since = False, time.monotonic()
         if self._closing:
             return
         was_busy = self.replay.is_busy
@@ -230,7 +229,8 @@ class Turn:
         if self._flying is None:
             self._write()
         if self._hurries:
-            self._hurry(was_busy or self._draft.is_long or (self._flying is not None and self._flying.is_long))
+            flying_long = self._flying is not None and (self._closing or self._flying.is_long)
+            self._hurry(was_busy or self._draft.is_long or flying_long)
 
     def _write(self) -> None:
         """Whatever there is to be written; and where that leaves the run."""

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from stepwell.engine import lone, runs, turns, workflows
+from stepwell.engine import lone, runs, settle, turns, workflows
 from stepwell.model.commands import Ended
 from stepwell.model.events import Event, EventType
 from stepwell.model.ids import new_claim_id
@@ -35,6 +35,7 @@ FENCED = (
     "release_runs",
     "advance_turns",
     "complete_turns",
+    "complete_parts",
     "cancel_turns",
 )
 
@@ -109,6 +110,11 @@ async def complete_turn(tx: Transaction, claim: Claim) -> Any:
     return [{"id": run_id} for run_id in advanced.turns]
 
 
+async def complete_part(tx: Transaction, claim: Claim) -> Any:
+    lost = await settle.complete_parts(tx, [(claim, Completed(b"1"))])
+    return [] if lost else [{"id": claim.id}]
+
+
 async def tell_it(tx: Transaction, claim: Claim) -> Any:
     """A run of its own has ended."""
     await as_workflow(tx, claim)
@@ -148,6 +154,7 @@ SPEAK: dict[str, Speak] = {
     "cancel_runs": lambda tx, claim: tx.rows("cancel_runs", ids=[claim.id], force=False),
     "advance_turns": advance_it,
     "complete_turns": complete_turn,
+    "complete_parts": complete_part,
     "cancel_turns": settling("cancel_turns"),
     "tell_parents": tell_it,
     "arrive": arrive_it,

@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 
 from big_database import OURS, Ids
 from big_workflows import CHILDREN, LONG_EVENTS
-from plan_cases import BATCH, Case, case
+from plan_cases import BATCH, Case, case, held
 
 from stepwell.engine.untold import ENDS as ENDS_TOLD
 from stepwell.engine.untold import EVENTS, LIVE
@@ -55,6 +55,10 @@ def completions(ids: Ids) -> dict[str, Any]:
     """The same, and they have completed."""
     all = records(ids)
     return {name: all[name] for name in all.keys() - {"recorded"}} | {"results": [b"1"] * len(all["ids"])}
+
+
+def parts(ids: Ids) -> dict[str, Any]:
+    return held(ids) | {"results": b"[%b]" % b",".join([b"true"] * len(ids.running))}
 
 
 def started_here() -> dict[str, Any]:
@@ -107,6 +111,7 @@ TURNS = {
     "advance turns": case("advance_turns", BATCH, 7200, "runs_pkey arrivals_pkey", advances),
     "record turns": case("record_turns", BATCH, 7200, "runs_pkey", records),
     "complete turns": case("complete_turns", BATCH, 7200, "runs_pkey arrivals_pkey", completions),
+    "complete parts": case("complete_parts", 1, 1300, "runs_pkey", parts),
     "open queues": case(
         "open_queues", 1, 60, "", lambda ids: {"queues": ["default", "mail"], "worker": OURS}
     ),

@@ -64,6 +64,7 @@ MOVES: dict[str, Moves] = {
     "overdue_runs": _from(*sorted(LIVE - {State.RUNNING}), to=State.FAILED),
     "expire_runs": _from(*sorted(LIVE - {State.RUNNING}), to=State.EXPIRED),
     "cancel_runs": _from(*sorted(LIVE), to=State.CANCELLED),
+    "complete_parts": _from(State.RUNNING, to=State.COMPLETED),
     "complete_turns": _from(State.RUNNING, to=State.COMPLETED),
     "advance_turns": {State.RUNNING: frozenset({State.WAITING, State.PENDING, State.PAUSED})},
     "cancel_turns": _from(State.RUNNING, to=State.CANCELLED),

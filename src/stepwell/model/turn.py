@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from stepwell.model.commands import Ended, StepCall
 from stepwell.model.events import Event, EventType
-from stepwell.model.outcome import Outcome
+from stepwell.model.outcome import Completed
 from stepwell.model.run import Claim
 from stepwell.model.start import Start
 from stepwell.model.states import State
@@ -71,7 +71,7 @@ class Advance(Struct, eq=False):
     """Those that this worker runs itself, and at once: they are claimed as they are started."""
     cancels: list[UUID] = []
     """Runs that it started and waits for no longer."""
-    children: list[tuple[Claim, Outcome]] = []
+    children: list[tuple[Claim, Completed]] = []
     """Runs that it started, that ran here, and whose end it has been told."""
     published: bytes | None = None
     to: Literal["wait", "stay", "again", "block"] = "wait"

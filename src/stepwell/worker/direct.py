@@ -155,13 +155,16 @@ class DirectLink:
             self._dispatch.announce(Channel.SCHEDULED, [f"{min(waits):.3f}"])
         return Written(written.turns, written.claims)
 
-    async def _settle_children(self, children: Sequence[Settlement], tx: Tx) -> None:
+    async def _settle_children(self, children: Sequence[Completion], tx: Tx) -> None:
         """Runs whose end is known to the turn that this transaction advances."""
         if not children:
             return
-        settled = await settle.apply(tx, settle.plan(children, told=True))
-        for claim, _ in children:
-            if claim.id not in settled.moved:
+        lost = await settle.complete_parts(tx, [each for each in children if each[0].usage is None])
+        if measured := [each for each in children if each[0].usage is not None]:
+            settled = await settle.apply(tx, settle.plan(measured, told=True))
+            lost |= {claim.id for claim, _ in measured} - settled.moved
+        for claim, _ in children if lost else ():
+            if claim.id in lost:
                 raise ClaimLost(claim.id, claim.attempt)
 
     def _tell(self, written: Consequences) -> None:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from stepwell.model.commands import Command, Ended, StepCall
 from stepwell.model.events import Event, EventType
-from stepwell.model.outcome import Outcome
+from stepwell.model.outcome import Completed
 from stepwell.model.run import Claim
 from stepwell.model.start import Start
 from stepwell.model.turn import Advance
@@ -58,14 +58,14 @@ class Draft:
         return self.goes_on or len(self.advance.starts) >= PART
 
     @property
-    def children(self) -> list[tuple[Claim, Outcome]]:
+    def children(self) -> list[tuple[Claim, Completed]]:
         return [child for page in (*self._full, self.advance) for child in page.children]
 
     def deliver(
         self,
         event: Event,
         *,
-        child: tuple[Claim, Outcome] | None = None,
+        child: tuple[Claim, Completed] | None = None,
         arrived: int | None = None,
         tx: Any = None,
     ) -> None:

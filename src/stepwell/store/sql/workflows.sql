@@ -107,6 +107,32 @@ with moved as (
 )
 select m.id, m.arrived, m.pausing from moved m;
 
+-- name: complete_parts
+-- moves: running -> completed
+-- Runs that their workflow started, by the thousand: it knows of their end already. The results are one array, in which a
+-- server finds each at once, as it does not in an array of values; and nothing was measured of them. `moved` is null when
+-- every id was, else those that were.
+with done as (
+    delete from stepwell.runs r
+     where r.id = any(:ids::uuid[])
+       and r.claim_id = (:claim_ids::uuid[])[width_bucket(r.id, :ids::uuid[])]
+       and r.state = 'running'
+    returning r.*, :results::jsonb -> (width_bucket(r.id, :ids::uuid[]) - 1) as result
+), kept as (
+    insert into stepwell.finished_runs (
+               id, kind, name, queue, priority, state, input, result, key, tags, retry, timeout, attempt,
+               failures, expires_at, claim_id, claimed_by, started_at, created_at, finished_at, parent_id,
+               root_id, retry_of, node, map_index, limit_key, per_key, keep
+           )
+    select id, kind, name, queue, priority, 'completed', input, result, key, tags, retry, timeout, attempt,
+           failures, expires_at, claim_id, claimed_by, started_at, created_at, stepwell.now(), parent_id,
+           root_id, retry_of, node, map_index, limit_key, per_key, keep
+      from done
+    returning id
+)
+select case when (select count(*) from kept) < cardinality(:ids::uuid[])
+            then array(select k.id from kept k) end as moved;
+
 -- name: complete_turns
 -- moves: running -> completed
 -- The last events of workflows that have completed, and of which nobody is to be told: record_turns and complete_runs in

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence, Set
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 from uuid import UUID
@@ -16,8 +16,8 @@ from stepwell.model.start import Start
 from stepwell.model.turn import Advance, Advanced, News, Written
 from stepwell.worker.run_step import Steps
 
-Wrote = tuple[Advanced, Sequence[RunId]]
-"""Where a write left a run, and what it started that runs here."""
+Wrote = tuple[Advanced, Set[RunId]]
+"""Where a write left a run, and what was to run here and does not."""
 
 
 class Waiter(Protocol):
@@ -34,7 +34,7 @@ class Desk(Protocol):
     def ask_news(self, claim: Claim, told: Callable[[News | BaseException], None]) -> None: ...
 
     def write(self, advance: Advance, told: Callable[[Wrote | BaseException], None]) -> None:
-        """Where it left the run, and what it started that runs here. ClaimLost if it was refused."""
+        """Where it left the run, and what was to run here and does not. ClaimLost if it was refused."""
         ...
 
     def can_run(self, starts: Sequence[Start], *, slots: int) -> Sequence[Start]:

@@ -131,7 +131,7 @@ class Turn:
 
     def takes(self, claim: Claim, outcome: Outcome) -> bool:
         """Whether the end of a run of its own is written with what follows from it here."""
-        if claim.id not in self._children or self._closing or self._pausing or self.replay.ended is not None:
+        if self._closing or self._pausing or self.replay.ended is not None or claim.id not in self._children:
             return False
         self._children.discard(claim.id)
         self._stir()
@@ -168,13 +168,12 @@ class Turn:
         """Behind a write."""
         if isinstance(answer, BaseException):
             raise answer
-        advanced, begun = answer
+        advanced, elsewhere = answer
         if self._closing:
             self._end.set_result(advanced)
             return
         self.written = flown.recorded, flown.seen
-        if flown.here:
-            elsewhere = {start.id for start in flown.here}.difference(begun)
+        if elsewhere:
             self._children -= elsewhere
             self.desk.expect_no_more(elsewhere, self)
         self._held_since = time.monotonic()
@@ -361,8 +360,8 @@ class Turn:
             setattr(flying, name, value)
         if here:
             ids = {start.id for start in here}
-            flying.here = list(here)
-            flying.starts = [start for start in flying.starts if start.id not in ids]
+            flying.here, starts = list(here), flying.starts
+            flying.starts = [] if len(here) == len(starts) else [start for start in starts if start.id not in ids]
             self._await(ids)
         if flying.starts and not self._closing:
             self._await([start.id for start in self.desk.may_claim(flying.starts)])

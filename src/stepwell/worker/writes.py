@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from stepwell.model.errors import ClaimLost, Unavailable
-from stepwell.model.ids import new_claim_id
+from stepwell.model.ids import RunId, new_claim_id
 from stepwell.model.states import State
 from stepwell.model.turn import Advance, Advanced, News
 from stepwell.telemetry import log
@@ -79,9 +79,11 @@ class Writes:
         else:
             written = await self._link.advance(advances, claim_id)
         self._host.settled([child for each in advances for child in each.children])
-        begun = {claim.id for claim in written.claims}
+        elsewhere: set[RunId] = set()
+        if len(written.claims) < count:
+            elsewhere = {start.id for each in advances for start in each.here} - {each.id for each in written.claims}
         return [
-            (written.turns[each.claim.id], [start.id for start in each.here if start.id in begun])
+            (written.turns[each.claim.id], elsewhere)
             if each.claim.id in written.turns
             else ClaimLost(each.claim.id, each.claim.attempt)
             for each in advances
@@ -96,7 +98,7 @@ class Writes:
             if held is not None and held.recorded == advance.recorded and advance.events:
                 # What it started here is not known to us: the watch will find it, and give it back.
                 self._host.settled(advance.children)
-                return Advanced(State.RUNNING, held.arrived), []
+                return Advanced(State.RUNNING, held.arrived), {start.id for start in advance.here}
             if held is None or not repeat:
                 refused = ClaimLost(claim.id, claim.attempt)
             if refused is not None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 
 from stepwell.store.connections import Connection
+from stepwell.store.types_known import Knowing
 
 # A line that went silent, whoever is to blame, must not keep its session and what that has locked: half a minute, at
 # most, and the server lets go of it.
@@ -51,10 +52,7 @@ _DESCRIBED = 500
 _WHO_ANSWERS = "select pg_backend_pid()"
 
 if TYPE_CHECKING:
-    _Driver = asyncpg.Connection[asyncpg.Record]
     _Described = asyncpg.prepared_stmt.PreparedStatement[asyncpg.Record]
-else:
-    _Driver = asyncpg.Connection
 
 
 class Sessions:
@@ -110,10 +108,12 @@ class Sessions:
         return connection
 
     async def _connect(self, settings: dict[str, str], answer: float | None) -> Connection:
-        return await asyncpg.connect(self._dsn, timeout=_REACH, command_timeout=answer, server_settings=settings)
+        return await asyncpg.connect(
+            self._dsn, timeout=_REACH, command_timeout=answer, server_settings=settings, connection_class=Knowing
+        )
 
 
-class Pooled(_Driver):
+class Pooled(Knowing):
     """A connection that holds a session only while a transaction lasts."""
 
     told = ""

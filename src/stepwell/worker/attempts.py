@@ -370,6 +370,7 @@ class Attempts:
             self._go_on()
 
     def _left(self, attempt: Attempt) -> None:
+        attempt.task, attempt.timers = None, ()  # which hold it: together they would wait for the collector
         self.resting.discard(attempt.claim)
         if self._under_way.pop(attempt.claim, None) is not None:
             self._go_on()

@@ -18,7 +18,7 @@ from typing import Any
 from msgspec import Struct
 
 from stepwell.context import Running, running
-from stepwell.executors.base import Executor
+from stepwell.executors.base import Executor, nobody
 from stepwell.model.commands import StepCall
 from stepwell.model.events import Event, EventType
 from stepwell.model.run import Error
@@ -201,6 +201,7 @@ class OfTurn:
             step.give_up()
 
     def close(self) -> None:
+        self._stir = self._proceed = nobody
         for step in (*self._under_way.values(), *self.done, *self._gone):
             step.give_up()
 

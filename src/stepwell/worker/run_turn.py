@@ -118,7 +118,7 @@ class Turn:
         """Of whatever was not written: steps are ended, and runs that ended here settled without this turn."""
         self._closing = True
         self.desk.expect_no_more(self._children, self)
-        self._waking.cancel()
+        self._waking.close()
         self._rest(False)
         self._hurry(False)
         self._steps.close()

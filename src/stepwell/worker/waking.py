@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 from datetime import datetime
 
+from stepwell.executors.base import nobody
+
 _DAY = 86_400.0
 
 
@@ -28,6 +30,11 @@ class Waking:
     def cancel(self) -> None:
         if self._handle is not None:
             self._handle.cancel()
+
+    def close(self) -> None:
+        """And let go of who would be woken."""
+        self.cancel()
+        self._wake = nobody
 
     def _comes(self) -> None:
         self._at = None

@@ -27,8 +27,8 @@ def uncollected() -> Iterator[None]:
 
 
 def collect_seldom() -> None:
-    """For a process that is ours: one round for every twenty thousand objects that are made and stay, not for every
+    """For a process that is ours: one round for every hundred thousand objects that are made and stay, not for every
     seven hundred, and never again through what there is now. A worker makes some hundred objects for each run and
     lets nearly all of them go by themselves; to look for circles among them so often took a tenth of its time."""
     gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
+    gc.set_threshold(100_000, 20, 50)

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from stepwell.engine import lone, runs, settle, turns, workflows
+from stepwell.engine import claimed, lone, runs, turns, workflows
 from stepwell.model.commands import Ended
 from stepwell.model.events import Event, EventType
 from stepwell.model.ids import new_claim_id
@@ -111,7 +111,7 @@ async def complete_turn(tx: Transaction, claim: Claim) -> Any:
 
 
 async def complete_part(tx: Transaction, claim: Claim) -> Any:
-    lost = await settle.complete_parts(tx, [(claim, Completed(b"1"))])
+    lost = await claimed.complete_parts(tx, [(claim, Completed(b"1"))])
     return [] if lost else [{"id": claim.id}]
 
 

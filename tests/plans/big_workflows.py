@@ -77,13 +77,16 @@ select r.id, '{{"done": 7}}'::jsonb, now() from stepwell.runs r where r.kind = '
 select public.id_at(now() - interval '40 days', n), '{{"done": 7}}', now() from generate_series(1, {GONE}) n;
 """
 
+# Newer than the million that had finished before, also in the first hours of a day.
+_TODAY = "greatest(now() - interval '10 hours', current_date::timestamp at time zone 'UTC')"
+
 # Ended, as a statement sees it that runs in the transaction which ends them: not before that began.
 _ENDED = f"""
 insert into stepwell.finished_runs (
     id, kind, name, queue, priority, state, input, result, retry, attempt, failures, created_at, finished_at,
     parent_id, root_id, node
 )
-select public.id_at(now() - interval '10 hours', n::int), 'task', 'task_1', 'flows', 50, 'completed', '{{}}', 'true',
+select public.id_at({_TODAY}, n::int), 'task', 'task_1', 'flows', 50, 'completed', '{{}}', 'true',
        '{{}}', 1, 0, now(), now() + interval '1 hour', p.id, p.id, 1
   from (select r.id, row_number() over (order by md5(r.id::text)) as n
           from stepwell.runs r where r.name = 'turning_flow' or r.name like 'flow%' and r.state = 'waiting'
@@ -91,8 +94,8 @@ select public.id_at(now() - interval '10 hours', n::int), 'task', 'task_1', 'flo
 insert into stepwell.finished_runs (
     id, kind, name, queue, priority, state, input, retry, attempt, failures, created_at, finished_at
 )
-select public.id_at(now() - interval '11 hours', n), 'workflow', 'ended_flow', 'flows', 50, 'cancelled', '{{}}', '{{}}',
-       1, 0, now(), now() + interval '1 hour'
+select public.id_at({_TODAY} + interval '1 minute', n), 'workflow', 'ended_flow', 'flows', 50, 'cancelled', '{{}}',
+       '{{}}', 1, 0, now(), now() + interval '1 hour'
   from generate_series(1, {MANY}) n;
 insert into stepwell.events (run_id, idx, type, at, data)
 select f.id, n, 'TaskScheduled', now(), jsonb_build_object('command', n, 'run', f.id)

@@ -15,13 +15,14 @@ from plan_cases import BATCH, Case, case, held
 
 from stepwell.engine.untold import ENDS as ENDS_TOLD
 from stepwell.engine.untold import EVENTS, LIVE
+from stepwell.store.copying import microseconds
 
 NOTHING = UUID(int=0)
 FINISHED = "finished_runs_pkey kept_runs_pkey"
 ALL_RUNS = f"runs_pkey {FINISHED}"
 PAGE = 2000
 """Of a history, as the engine fetches it."""
-RECORDED = ("ids", "claim_ids", "recorded", "event_runs", "idxs", "types", "ats", "datas")
+RECORDED = ("ids", "claim_ids", "recorded", "seen", "places", "idxs", "types", "ats", "datas")
 
 
 def turns(ids: Ids) -> dict[str, Any]:
@@ -32,15 +33,15 @@ def advances(ids: Ids) -> dict[str, Any]:
     """A batch of turns: each writes two events and what it shows, and waits."""
     runs, now = ids.workflows.turning, datetime.now(UTC)
     columns = {"seen": 3, "recorded": 22, "froms": 1, "dues": None, "waits": None, "blocks": None, "tos": "wait"}
-    twice = sorted([*runs, *runs])
+    twice = sorted([*range(1, len(runs) + 1)] * 2)
     return {
         **turns(ids),
         **{name: [value] * len(runs) for name, value in columns.items()},
-        "event_runs": twice,
+        "places": twice,
         "idxs": [21 + place % 2 for place in range(len(twice))],
         "types": ["TaskScheduled"] * len(twice),
-        "ats": [now] * len(twice),
-        "datas": [b'{"command": 11}'] * len(twice),
+        "ats": [microseconds(now)] * len(twice),
+        "datas": b"[%b]" % b",".join([b'{"command": 11}'] * len(twice)),
         "shown_runs": runs,
         "shown": [b'{"done": 8}'] * len(runs),
     }
@@ -54,7 +55,7 @@ def records(ids: Ids) -> dict[str, Any]:
 def completions(ids: Ids) -> dict[str, Any]:
     """The same, and they have completed."""
     all = records(ids)
-    return {name: all[name] for name in all.keys() - {"recorded"}} | {"results": [b"1"] * len(all["ids"])}
+    return {name: all[name] for name in all.keys() - {"recorded", "seen"}} | {"results": [b"1"] * len(all["ids"])}
 
 
 def parts(ids: Ids) -> dict[str, Any]:
@@ -109,7 +110,7 @@ TURNS = {
         "history", 1000, 220, "events_pkey", lambda ids: {"id": ids.workflows.long, "after": 4000, "limit": PAGE}
     ),
     "advance turns": case("advance_turns", BATCH, 7200, "runs_pkey arrivals_pkey", advances),
-    "record turns": case("record_turns", BATCH, 7200, "runs_pkey", records),
+    "record turns": case("record_turns", 1, 7200, "runs_pkey", records),
     "complete turns": case("complete_turns", BATCH, 7200, "runs_pkey arrivals_pkey", completions),
     "complete parts": case("complete_parts", 1, 1300, "runs_pkey", parts),
     "open queues": case(

@@ -219,7 +219,7 @@ HOT_PATH = {
         most_before_17=8400,
     ),
     # They finished on other days, which are not even looked into.
-    "recent results": case("recent_results", 0, 30, "finished_runs_pkey", lambda ids: {"ids": ids.finished}),
+    "recent results": case("recent_results", 0, 60, "finished_runs_pkey", lambda ids: {"ids": ids.finished}),
     "live run by id": case(
         "run_by_id", 1, 100, "runs_pkey finished_runs_pkey kept_runs_pkey", lambda ids: {"id": ids.pending[0]}
     ),

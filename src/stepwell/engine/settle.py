@@ -40,8 +40,6 @@ Settlement = tuple[Claim, Outcome]
 
 PAGE = 500
 """Runs that one statement moves."""
-PARTS_BYTES = 8 * 1024 * 1024
-"""Results of one statement that completes the parts of workflows."""
 
 
 @dataclass(slots=True)
@@ -154,35 +152,6 @@ def _add(batches: dict[str, Batch], claim: Claim, move: Move) -> None:
             batches["release_runs"].wakes.add(claim.queue)
         case _:
             assert_never(move)
-
-
-async def complete_parts(tx: Tx, ended: Sequence[tuple[Claim, Completed]]) -> set[RunId]:
-    """running -> completed: runs of whose end the workflows that started them know. Those that had lost their claim."""
-    ended = sorted(ended, key=by_id)
-    lost: set[RunId] = set()
-    for page in _pages(ended):
-        ids = [claim.id for claim, _ in page]
-        (answer,) = await tx.rows(
-            "complete_parts",
-            ids=ids,
-            claim_ids=[claim.claim_id for claim, _ in page],
-            results=b"[%b]" % b",".join([outcome.result for _, outcome in page]),
-        )
-        if answer["moved"] is not None:
-            lost.update(set(ids).difference(answer["moved"]))
-    return lost
-
-
-def _pages(ended: Sequence[tuple[Claim, Completed]]) -> Iterator[Sequence[tuple[Claim, Completed]]]:
-    """No more than one array of results may hold."""
-    first = size = 0
-    for place, (_, outcome) in enumerate(ended):
-        size += len(outcome.result)
-        if size > PARTS_BYTES and place > first:
-            yield ended[first:place]
-            first, size = place, len(outcome.result)
-    if ended:
-        yield ended[first:]
 
 
 async def apply(tx: Tx, batches: Sequence[Batch]) -> Settled:

@@ -71,7 +71,6 @@ _EVENT = _row(len(EVENT_COLUMNS), 16)
 _int = Struct("!ii").pack
 _time = Struct("!iq").pack
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 
 
 def event_chunks(events: Iterable[tuple[UUID, int, str, datetime, bytes]], *, chunk: int = CHUNK) -> Iterator[bytes]:
@@ -113,7 +112,13 @@ def _claim(taken: Taken) -> bytes:
 
 
 def _moment(at: datetime) -> bytes:
-    return _time(8, (at - _EPOCH) // _MICROSECOND)
+    return _time(8, microseconds(at))
+
+
+def microseconds(at: datetime) -> int:
+    """As Postgres counts them, from the year 2000 on. Where it multiplies them they are exact until 2285."""
+    since = at - _EPOCH
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
 def _text(value: str) -> bytes:

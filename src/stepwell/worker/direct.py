@@ -9,7 +9,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from stepwell.dispatch.base import WE, WHO, Channel, Dispatch
-from stepwell.engine import checkpoints, held, lone, notes, runs, settle, turns, workers, workflows
+from stepwell.engine import checkpoints, claimed, held, lone, notes, runs, settle, turns, workers, workflows
 from stepwell.engine.workers import Identity
 from stepwell.model.errors import ClaimLost
 from stepwell.model.events import Event
@@ -159,7 +159,7 @@ class DirectLink:
         """Runs whose end is known to the turn that this transaction advances."""
         if not children:
             return
-        lost = await settle.complete_parts(tx, [each for each in children if each[0].usage is None])
+        lost = await claimed.complete_parts(tx, [each for each in children if each[0].usage is None])
         if measured := [each for each in children if each[0].usage is not None]:
             settled = await settle.apply(tx, settle.plan(measured, told=True))
             lost |= {claim.id for claim, _ in measured} - settled.moved

@@ -1,0 +1,173 @@
+-- turns: what they find, and what they write.
+
+-- name: turns_held
+-- What is new for turns that were just claimed: a row for each arrival, or one with none. One snapshot, so that
+-- `arrived` counts exactly those that are seen. The arrivals of each are looked up: joined, a session that had planned it
+-- on empty tables could go along all there are.
+select r.id, coalesce(r.recorded, 0) as recorded, coalesce(r.arrived, 0) as arrived, r.history_from, r.parent_id,
+       coalesce(r.pausing, false) as pausing, stepwell.now() as now, a.place, a.type, a.at, a.data
+  from stepwell.runs r
+  left join lateral (select b.place, b.type, b.at, b.data
+                       from stepwell.arrivals b
+                      where b.run_id = r.id
+                      order by b.place
+                     offset 0) a on true
+ where r.id = any(:ids::uuid[])
+   and r.claim_id = (:claim_ids::uuid[])[width_bucket(r.id, :ids::uuid[])]
+   and r.state = 'running'
+ order by r.id, a.place;
+
+-- name: history
+-- A page of a history.
+select e.idx, e.type, e.at, e.data
+  from stepwell.events e
+ where e.run_id = :id::uuid
+   and e.idx > :after
+ order by e.idx
+ limit :limit;
+
+-- name: advance_turns
+-- moves: running -> waiting, pending, paused
+-- What a turn wrote, and where it leaves the run: waiting, or pending again if something arrived that it has not
+-- seen. With 'stay' it goes on, with 'again' it is pending, with 'block' it waits for other code. An id that does not come back has lost its claim, and nothing of it was written.
+-- `arrived` is that of the locked row, not of the snapshot: what arrives later finds the run waiting.
+with held as materialized (
+    select r.id, r.arrived, r.pausing, width_bucket(r.id, :ids::uuid[]) as place
+      from stepwell.runs r
+     where r.id = any(:ids::uuid[])
+       and r.claim_id = (:claim_ids::uuid[])[width_bucket(r.id, :ids::uuid[])]
+       and r.state = 'running'
+     order by r.id
+       for update
+), written as (
+    insert into stepwell.events (run_id, idx, type, at, data)
+    select (:ids::uuid[])[e.place], e.idx, e.type, timestamptz '2000-01-01Z' + e.at * interval '1 microsecond',
+           :datas::jsonb -> (e.nr - 1)::integer
+      from unnest(:places::integer[], :idxs::integer[], :types::text[], :ats::bigint[])
+           with ordinality as e (place, idx, type, at, nr)
+     where (:ids::uuid[])[e.place] = any(array(select h.id from held h))
+), taken as (
+    delete from stepwell.arrivals a
+     where a.run_id = any(array(select h.id from held h))
+       and a.place <= (:seen::integer[])[width_bucket(a.run_id, :ids::uuid[])]
+), shown as (
+    insert into stepwell.published (run_id, state, at)
+    select p.run_id, p.state, stepwell.now()
+      from unnest(:shown_runs::uuid[], :shown::jsonb[]) as p (run_id, state)
+     where p.run_id = any(array(select h.id from held h))
+        on conflict (run_id) do update set state = excluded.state, at = excluded.at
+)
+update stepwell.runs r
+   set kind = 'workflow', -- who started it by its name alone did not know
+       arrived = coalesce(r.arrived, 0),
+       recorded = greatest(r.recorded, (:recorded::integer[])[m.place]),
+       history_from = (:froms::integer[])[m.place],
+       failures = 0,
+       alone = false,
+       state = m.state,
+       due_at = case when m.state in ('waiting', 'paused') then (:dues::timestamptz[])[m.place] end,
+       waits_for = (:waits::jsonb[])[m.place],
+       blocked = case when (:blocks::jsonb[])[m.place] is not null
+                      then (:blocks::jsonb[])[m.place] || jsonb_build_object('worker', r.claimed_by) end,
+       pausing = case when m.state = 'paused' then null else r.pausing end,
+       claim_id = case when m.state = 'running' then r.claim_id end,
+       claimed_by = case when m.state = 'running' then r.claimed_by end,
+       started_at = case when m.state = 'running' then r.started_at end,
+       slot = case when m.state = 'running' then r.slot end
+  from (select h.id, h.place,
+               case when (:tos::text[])[h.place] = 'stay' then 'running'
+                    when h.pausing then 'paused'
+                    when (:tos::text[])[h.place] = 'again' then 'pending'
+                    when (:tos::text[])[h.place] = 'block' then 'waiting'
+                    when h.arrived > (:seen::integer[])[h.place] then 'pending'
+                    else 'waiting' end as state
+          from held h) m
+ where r.id = m.id
+returning r.id, r.state, r.arrived, r.queue, coalesce(r.pausing, false) as pausing;
+
+-- name: record_turns
+-- Events of turns that go on, as most writes are: a step has ended. The same as advance_turns, where nothing that had
+-- arrived is taken. The rows are locked in the order of their ids, by the index that finds them. One row is answered:
+-- `moved`, if some were not, has those that were; the others those of whom there is more to tell.
+with moved as (
+    update stepwell.runs r
+       set kind = 'workflow',
+           arrived = coalesce(r.arrived, 0),
+           recorded = greatest(r.recorded, (:recorded::integer[])[width_bucket(r.id, :ids::uuid[])]),
+           failures = 0,
+           alone = false
+     where r.id = any(:ids::uuid[])
+       and r.claim_id = (:claim_ids::uuid[])[width_bucket(r.id, :ids::uuid[])]
+       and r.state = 'running'
+    returning r.id, r.arrived, r.pausing, r.arrived > (:seen::integer[])[width_bucket(r.id, :ids::uuid[])] as heard
+), written as (
+    insert into stepwell.events (run_id, idx, type, at, data)
+    select (:ids::uuid[])[e.place], e.idx, e.type, timestamptz '2000-01-01Z' + e.at * interval '1 microsecond',
+           :datas::jsonb -> (e.nr - 1)::integer
+      from unnest(:places::integer[], :idxs::integer[], :types::text[], :ats::bigint[])
+           with ordinality as e (place, idx, type, at, nr)
+     where (:ids::uuid[])[e.place] = any(array(select m.id from moved m))
+)
+select case when (select count(*) from moved) < cardinality(:ids::uuid[])
+            then array(select m.id from moved m) end as moved,
+       array(select m.id from moved m where m.heard) as heard,
+       array(select m.id from moved m where m.pausing) as pausing;
+
+-- name: complete_parts
+-- moves: running -> completed
+-- Runs that their workflow started, by the thousand: it knows of their end already. The results are one array, in which a
+-- server finds each at once, as it does not in an array of values; and nothing was measured of them. `moved` is null when
+-- every id was, else those that were.
+with done as (
+    delete from stepwell.runs r
+     where r.id = any(:ids::uuid[])
+       and r.claim_id = (:claim_ids::uuid[])[width_bucket(r.id, :ids::uuid[])]
+       and r.state = 'running'
+    returning r.*, :results::jsonb -> (width_bucket(r.id, :ids::uuid[]) - 1) as result
+), kept as (
+    insert into stepwell.finished_runs (
+               id, kind, name, queue, priority, state, input, result, key, tags, retry, timeout, attempt,
+               failures, expires_at, claim_id, claimed_by, started_at, created_at, finished_at, parent_id,
+               root_id, retry_of, node, map_index, limit_key, per_key, keep
+           )
+    select id, kind, name, queue, priority, 'completed', input, result, key, tags, retry, timeout, attempt,
+           failures, expires_at, claim_id, claimed_by, started_at, created_at, stepwell.now(), parent_id,
+           root_id, retry_of, node, map_index, limit_key, per_key, keep
+      from done
+    returning id
+)
+select case when (select count(*) from kept) < cardinality(:ids::uuid[])
+            then array(select k.id from kept k) end as moved;
+
+-- name: complete_turns
+-- moves: running -> completed
+-- The last events of workflows that have completed, and of which nobody is to be told: record_turns and complete_runs in
+-- one, as most of them end. An id that does not come back has lost its claim, and nothing of it was written. `arrived` is
+-- that of the deleted row: what came while this waited for it is not seen here, and is left to forget_arrivals.
+with done as (
+    delete from stepwell.runs r
+     where r.id = any(:ids::uuid[])
+       and r.claim_id = (:claim_ids::uuid[])[width_bucket(r.id, :ids::uuid[])]
+       and r.state = 'running'
+    returning r.*, (:results::jsonb[])[width_bucket(r.id, :ids::uuid[])] as result
+), written as (
+    insert into stepwell.events (run_id, idx, type, at, data)
+    select (:ids::uuid[])[e.place], e.idx, e.type, timestamptz '2000-01-01Z' + e.at * interval '1 microsecond',
+           :datas::jsonb -> (e.nr - 1)::integer
+      from unnest(:places::integer[], :idxs::integer[], :types::text[], :ats::bigint[])
+           with ordinality as e (place, idx, type, at, nr)
+     where (:ids::uuid[])[e.place] = any(array(select d.id from done d))
+), taken as (
+    delete from stepwell.arrivals a where a.run_id = any(array(select d.id from done d))
+), kept as (
+    insert into stepwell.finished_runs (
+               id, kind, name, queue, priority, state, input, result, key, tags, retry, timeout, attempt,
+               failures, expires_at, claim_id, claimed_by, started_at, created_at, finished_at, parent_id,
+               root_id, retry_of, node, map_index, limit_key, per_key, keep
+           )
+    select id, 'workflow', name, queue, priority, 'completed', input, result, key, tags, retry, timeout, attempt,
+           0, expires_at, claim_id, claimed_by, started_at, created_at, stepwell.now(), parent_id,
+           root_id, retry_of, node, map_index, limit_key, per_key, keep
+      from done
+)
+select d.id, coalesce(d.arrived, 0) as arrived from done d;

@@ -54,7 +54,7 @@ from stepwell.sync import Portal
 from stepwell.telemetry import Telemetry
 from stepwell.version import VERSION
 from stepwell.within import Within
-from stepwell.worker.attempts import Bodies
+from stepwell.worker.bodies import Bodies
 from stepwell.worker.direct import DirectLink
 from stepwell.worker.worker import Worker
 

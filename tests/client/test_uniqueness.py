@@ -140,10 +140,12 @@ async def test_what_waits_past_its_deadline_fails_as_timed_out(app: App, dsn: st
     assert (failed.value.reason, failed.value.type) == ("timed_out", "DeadlineExceeded")
 
 
-async def test_what_runs_past_its_deadline_is_ended_and_not_tried_again(app: App) -> None:
-    ended = asyncio.Event()
+@pytest.mark.parametrize("by", ["its worker", "the clock of the database"])
+async def test_what_runs_past_its_deadline_is_ended_and_not_tried_again(app: App, dsn: str, by: str) -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
 
     async def hang() -> None:
+        begun.set()
         try:
             await asyncio.sleep(60)
         finally:
@@ -151,7 +153,10 @@ async def test_what_runs_past_its_deadline_is_ended_and_not_tried_again(app: App
 
     task = app.task(retry=Retry(attempts=5, delay=0))(hang)
     async with app.worker():
-        run = await task.options(deadline="3s").start()
+        run = await task.options(deadline="3s" if by == "its worker" else "15s").start()
+        await asyncio.wait_for(begun.wait(), 30)
+        if by == "the clock of the database":
+            await Clock(dsn).skip("15s")  # and no further: its worker's lease is not over yet
         with pytest.raises(RunFailed) as failed:
             await run.result(10)
         await asyncio.wait_for(ended.wait(), 30)

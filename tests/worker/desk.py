@@ -11,7 +11,8 @@ from stepwell.executors.inline import InlineExecutor
 from stepwell.model.ids import ClaimId, RunId
 from stepwell.model.outcome import Completed, Failed, Outcome
 from stepwell.model.run import Claim
-from stepwell.worker.attempts import Attempts, Bodies
+from stepwell.worker.attempts import Attempts
+from stepwell.worker.bodies import Bodies
 
 
 class Written:

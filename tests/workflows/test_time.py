@@ -119,7 +119,8 @@ async def test_a_workflow_with_a_timeout_ends_as_timed_out_and_its_children_with
     assert (await types_of(child))[-1] == "WorkflowCancelled"
 
 
-async def test_a_timeout_comes_to_a_workflow_that_is_in_a_turn(app: App) -> None:
+@pytest.mark.parametrize("by", ["its worker", "the clock of the database"])
+async def test_a_timeout_comes_to_a_workflow_that_is_in_a_turn(app: App, by: str) -> None:
     begun, ended = asyncio.Event(), asyncio.Event()
 
     @app.step
@@ -135,9 +136,11 @@ async def test_a_timeout_comes_to_a_workflow_that_is_in_a_turn(app: App) -> None
         await wait_for_ever()
 
     async with app.worker():
-        run = await busy.options(timeout=3).start()
+        run = await busy.options(timeout=3 if by == "its worker" else "1h").start()
         async with asyncio.timeout(30):
             await begun.wait()
+        if by == "the clock of the database":
+            await Clock(app.dsn).skip("2h")
         with pytest.raises(RunFailed) as raised:
             await run.result(30)
         assert raised.value.reason == "timed_out"

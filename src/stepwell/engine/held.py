@@ -16,7 +16,10 @@ async def held(tx: Tx, worker: WorkerId, claim_ids: Sequence[ClaimId] | None = N
         found = await tx.rows("held_claims", worker=worker)
     else:
         found = await tx.rows("held_of_claims", worker=worker, claim_ids=claim_ids)
-    return [Claim.bare(RunId(row["id"]), ClaimId(row["claim_id"]), row["queue"], row["attempt"]) for row in found]
+    return [
+        Claim.bare(RunId(row["id"]), ClaimId(row["claim_id"]), row["queue"], row["attempt"], row["deadline"])
+        for row in found
+    ]
 
 
 async def already_settled(tx: Tx, claims: Sequence[Claim]) -> set[UUID]:

@@ -151,9 +151,17 @@ class Claim(Struct, eq=False):
         return min(limits) - timedelta(seconds=passed)
 
     @classmethod
-    def bare(cls, run_id: RunId, claim_id: ClaimId, queue: str, attempt: int) -> Claim:
-        """A claim of which only the fence is known: enough to give it back."""
-        return cls(claim_id, run_id, "", queue, 0, attempt, 0, b"{}", b"{}", None, None, None, None)
+    def bare(
+        cls, run_id: RunId, claim_id: ClaimId, queue: str, attempt: int, deadline: timedelta | None = None
+    ) -> Claim:
+        """A claim of which only the fence is known, and what is left of its time: enough to give it back."""
+        nothing = (None, None, None, None)
+        return cls(claim_id, run_id, "", queue, 0, attempt, 0, b"{}", b"{}", *nothing, deadline=deadline)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its time was out when it was looked at."""
+        return self.deadline is not None and self.deadline <= timedelta(0)
 
     @property
     def fence(self) -> Fence:

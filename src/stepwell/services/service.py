@@ -16,9 +16,9 @@ from stepwell.services.leader import Leadership
 from stepwell.store.pool import Database
 from stepwell.telemetry import Telemetry, log
 
-CHEAP = 0.25
+CHEAP = 0.5
 """Seconds that a pass may take to find nothing more to do, and the next be as soon as anyone wishes."""
-EFFORT = 5
+EFFORT = 3
 """After one that took longer, the next waits this many times as long. Beside a transaction that was held open while
 millions of runs ended, a look walks over all of them: it must not keep the database busy for its own sake."""
 

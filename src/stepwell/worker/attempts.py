@@ -17,15 +17,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Container, Coroutine, Mapping, Sequence
 from contextvars import copy_context
-from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 from stepwell.context import Inside, Running
-from stepwell.executors.base import Body, Executor, contained, nobody
+from stepwell.executors.base import contained, nobody
 from stepwell.model.outcome import Completed, Outcome, Released, Waiting
 from stepwell.model.run import Claim, Fence
 from stepwell.telemetry import log
+from stepwell.worker.bodies import Bodies
 from stepwell.worker.pace import Pace
 from stepwell.worker.run_task import failed, overdue, run_task, silent, timed_out
 from stepwell.worker.steps import Rest
@@ -44,37 +43,6 @@ async def no_turns(attempt: Running, workflow: Any) -> Outcome:
 
 def nobody_waits(turns: Sequence[Claim]) -> None:
     """For turns that begin soon."""
-
-
-class Runnable(Body, Protocol):
-    @property
-    def executor(self) -> str:
-        """The name of the executor its body runs on."""
-        ...
-
-    @property
-    def heartbeat(self) -> timedelta | None:
-        """How long its body may give no sign of life."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Bodies:
-    """What a worker can run: a body by name, and the executor for it."""
-
-    by_name: Mapping[str, Runnable]
-    executors: Mapping[str, Executor]
-    turns: frozenset[str] = frozenset()
-    """Names of workflows, which have turns."""
-
-    @property
-    def tasks(self) -> frozenset[str]:
-        """Names of everything else."""
-        return frozenset(self.by_name) - self.turns
-
-    @property
-    def stuck(self) -> int:
-        return sum(executor.stuck for executor in self.executors.values())
 
 
 class Attempt(Running):
@@ -184,16 +152,22 @@ class Attempts:
         for attempt in list(self._under_way.values()):
             self.end(attempt, verdict)
 
-    def end_lost(self, before: Container[Claim], held: Container[Fence]) -> None:
-        """End those, of all that were here before, whose claim the table no longer gives to us."""
+    def compare(self, before: Container[Claim], held: Mapping[Fence, Claim]) -> None:
+        """End those, of all that were here before, whose claim the table does not give to us, or whose time is out."""
         lost = {claim for claim in self._line if claim in before and claim.fence not in held}
         if lost:
             self._line = deque(claim for claim in self._line if claim not in lost)
             self.forget(lost)
             self._told_ended()
         for claim, attempt in list(self._under_way.items()):
-            if claim in before and claim.fence not in held:
+            there = held.get(claim.fence)
+            if claim not in before:
+                continue
+            if there is None:
                 self.end(attempt, None)
+            elif there.is_over:
+                claim.deadline = there.deadline  # by the database's clock nothing is left for another attempt
+                self.end(attempt, overdue())
 
     def snapshot(self) -> set[Claim]:
         """All whose body has not ended."""

@@ -24,7 +24,8 @@ from stepwell.model.outcome import Released
 from stepwell.model.run import Claim
 from stepwell.own_tx import lend_from_here
 from stepwell.telemetry import Telemetry, log
-from stepwell.worker.attempts import CLEANUP, Attempts, Bodies
+from stepwell.worker.attempts import CLEANUP, Attempts
+from stepwell.worker.bodies import Bodies
 from stepwell.worker.hosted import Hosted
 from stepwell.worker.lanes import Lanes
 from stepwell.worker.lease import Lease
@@ -200,7 +201,7 @@ class Worker:
             unheard = set(self._lanes.unheard)
             claim_ids = None if everything else list({claim_id for _, claim_id in known})
             held = {claim.fence: claim for claim in await self._link.held(claim_ids)}
-        self._attempts.end_lost(before, held)
+        self._attempts.compare(before, held)
         if everything:
             self._lanes.unheard -= unheard
             self._release([claim for fence, claim in held.items() if fence not in known and fence[1] not in coming])

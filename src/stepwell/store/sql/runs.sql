@@ -299,14 +299,14 @@ select extract(epoch from least(greatest(n.at, stepwell.now()), stepwell.now() +
  where n.at is not null;
 
 -- name: held_claims
--- What the table says this worker holds.
-select r.id, r.claim_id, r.queue, r.attempt
+-- What the table says this worker holds, and for how long it may.
+select r.id, r.claim_id, r.queue, r.attempt, r.deadline_at - stepwell.now() as deadline
   from stepwell.runs r
  where r.claimed_by = :worker::uuid;
 
 -- name: held_of_claims
 -- The same, of some claims only: what a worker asks every second costs what it holds, not what it once held.
-select r.id, r.claim_id, r.queue, r.attempt
+select r.id, r.claim_id, r.queue, r.attempt, r.deadline_at - stepwell.now() as deadline
   from stepwell.runs r
  where r.claimed_by = :worker::uuid
    and r.claim_id = any(:claim_ids::uuid[]);

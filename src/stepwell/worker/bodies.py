@@ -1,0 +1,41 @@
+"""What a worker can run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol
+
+from stepwell.executors.base import Body, Executor
+
+
+class Runnable(Body, Protocol):
+    @property
+    def executor(self) -> str:
+        """The name of the executor its body runs on."""
+        ...
+
+    @property
+    def heartbeat(self) -> timedelta | None:
+        """How long its body may give no sign of life."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Bodies:
+    """What a worker can run: a body by name, and the executor for it."""
+
+    by_name: Mapping[str, Runnable]
+    executors: Mapping[str, Executor]
+    turns: frozenset[str] = frozenset()
+    """Names of workflows, which have turns."""
+
+    @property
+    def tasks(self) -> frozenset[str]:
+        """Names of everything else."""
+        return frozenset(self.by_name) - self.turns
+
+    @property
+    def stuck(self) -> int:
+        return sum(executor.stuck for executor in self.executors.values())

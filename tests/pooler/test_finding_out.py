@@ -13,7 +13,8 @@ from stepwell import App, InvalidSetting
 from stepwell.cli.doctor import examine
 from stepwell.config import settings
 from stepwell.store.pool import Database
-from stepwell.store.sessions import SESSION, Pooled
+from stepwell.store.sessions import SESSION
+from stepwell.store.types_known import Knowing
 from tests.pooler.bouncer import Bouncer, bouncing
 from tests.pooler.bringing import Program
 from tests.shelf import sibling
@@ -147,7 +148,7 @@ async def test_who_connects_directly_pays_nothing_for_it(dsn: str) -> None:
     async with opened(dsn) as database:
         connection = await database.connect()
         try:
-            assert not isinstance(connection, Pooled)
+            assert type(connection) is Knowing
             asked = [
                 each["statement"] for each in await connection.fetch("select statement from pg_prepared_statements")
             ]

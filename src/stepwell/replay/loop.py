@@ -89,7 +89,8 @@ class Loop(asyncio.AbstractEventLoop):
         self.seed(seed)
         self._tasks: dict[int, asyncio.Task[Any]] = {}
         self._tidy_at = 100
-        self._generators: WeakValueDictionary[int, Generator] = WeakValueDictionary()
+        self._generators: WeakValueDictionary[int, Generator] | None = None
+        """Made for the first: hardly any workflow has one."""
         self._let_go: list[Generator] = []
         self._begun: dict[int, int] = {}
         """The identity of an async generator, and the how manieth it is."""
@@ -192,9 +193,11 @@ class Loop(asyncio.AbstractEventLoop):
         """Close all code where it stands. `finally` runs, as far as it awaits nothing; nothing is cancelled, as that
         is something that code may answer."""
         self.line.clear()
-        self.call_soon(self._end_all)
-        with suppress(NeverWaits):
-            self.run_until_idle(0.0)
+        if self.tasks or self._generators or self._let_go:
+            self.call_soon(self._end_all)
+            with suppress(NeverWaits):
+                self.run_until_idle(0.0)
+        self._tasks = {}  # those that had ended, too: they hold this loop
         self._closed = True
         self.driver = GONE
 
@@ -213,7 +216,6 @@ class Loop(asyncio.AbstractEventLoop):
         for generator in generators:
             close_generator(generator)
         self.line.clear()
-        self._tasks = {}  # those that had ended, too: they hold this loop
 
     def _end(self, task: asyncio.Task[Any]) -> None:
         asyncio.tasks._enter_task(self, task)
@@ -229,6 +231,8 @@ class Loop(asyncio.AbstractEventLoop):
 
     def _begins(self, generator: Any) -> None:
         number = self._begun[id(generator)] = self.next_seq()
+        if self._generators is None:
+            self._generators = WeakValueDictionary()
         self._generators[number] = generator
 
     def _ends(self, generator: Any) -> None:
@@ -242,9 +246,8 @@ class Loop(asyncio.AbstractEventLoop):
 
     def _take_suspended(self) -> list[Generator]:
         """Those that are at a `yield`, in the order in which they began. Each is given once: it may refuse to end."""
-        there = [*self._generators.values(), *self._let_go]
-        self._generators.clear()
-        self._let_go = []
+        there = [*(self._generators or {}).values(), *self._let_go]
+        self._generators, self._let_go = None, []
         at_a_yield = [each for each in there if each.ag_frame is not None and not each.ag_running]
         return sorted(at_a_yield, key=lambda each: self._begun[id(each)])
 

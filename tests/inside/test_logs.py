@@ -252,11 +252,15 @@ async def test_the_users_own_handlers_hear_every_record_once(app: App) -> None:
 async def test_nothing_is_left_on_the_root_logger_when_the_last_worker_is_gone(app: App) -> None:
     root = logging.getLogger()
     before = list(root.handlers), root.level
+
+    async def is_there() -> bool:
+        return len(root.handlers) == len(before[0]) + 1
+
     async with app.worker():
+        await until(is_there)
         async with app.worker():
-            await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert len(root.handlers) == len(before[0]) + 1
+            pass
+        assert await is_there()
     assert (list(root.handlers), root.level) == before
 
 

@@ -80,8 +80,9 @@ class Client:
     async def _copy(self, starts: Iterator[Start], made: list[Start]) -> None:
         async with self._database.transaction() as tx:
             while (first := next(starts, None)) is not None:
+                made.append(first)  # now: the copy may fail before it asks for any
                 with uncollected():
-                    await runs.start_plain(tx, _plain(chain([first], starts), made))
+                    await runs.start_plain(tx, _plain(first, starts, made))
         self._tell(made)
 
     async def _start_all(self, starts: Sequence[Start]) -> list[RunId]:
@@ -237,12 +238,13 @@ class Client:
         return await patiently(lambda _again: queues.seen(self._database, name))
 
 
-def _plain(starts: Iterator[Start], made: list[Start]) -> Iterator[Start]:
-    """Those of the next copy, noted as they are made, as long as they are plain."""
+def _plain(first: Start, others: Iterator[Start], made: list[Start]) -> Iterator[Start]:
+    """Those of the next copy, the others noted as they are made, as long as they are plain."""
     size, terms = 0, None
-    for start in islice(starts, COPY):
-        made.append(start)
-        if start.terms is not terms or start.key is not None:
+    for start in chain([first], islice(others, COPY - 1)):
+        if start is not first:
+            made.append(start)
+        if start.terms is not terms or not start.has_no_key:
             if not start.is_plain:
                 raise NotPlain
             terms = start.terms

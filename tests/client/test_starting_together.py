@@ -6,14 +6,17 @@ import asyncio
 import gc
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from stepwell import App, Call
 from stepwell.client import BULK
+from stepwell.engine import runs as runs_engine
 from stepwell.model.errors import Unavailable
 from stepwell.model.start import Start
 from stepwell.starting import FLIGHTS, Starting
+from stepwell.store.pool import Database
 from tests.factory import a_start
 
 
@@ -103,6 +106,40 @@ async def test_a_bulk_start_with_one_bad_input_starts_nothing(app: App) -> None:
         await work.start_many([(n,) for n in range(BULK)] + [("x",), (1,)])  # type: ignore[list-item]
     assert (await app.runs()).items == []
     assert gc.isenabled()
+
+
+@pytest.mark.parametrize("page", [1, 2])
+async def test_a_copy_that_fails_as_it_begins_loses_none_of_a_bulk_start(
+    app: App, monkeypatch: pytest.MonkeyPatch, page: int
+) -> None:
+    @app.task
+    async def work(n: int) -> None: ...
+
+    copy, pages = runs_engine.start_plain, 0
+
+    async def fails(tx: Any, starts: Any) -> None:
+        nonlocal pages
+        pages += 1
+        if pages == page:
+            raise Unavailable("the line was cut")  # before it has asked for a single row
+        await copy(tx, starts)
+
+    monkeypatch.setattr("stepwell.client.COPY", BULK // 2)
+    monkeypatch.setattr(runs_engine, "start_plain", fails)
+    runs = await work.start_many([(n,) for n in range(BULK)])
+    assert sorted([(await run.info()).input["n"] for run in runs]) == list(range(BULK))
+
+
+async def test_a_bulk_start_keeps_the_limit_of_each_though_the_first_has_none(app: App, database: Database) -> None:
+    @app.task(limit_by=lambda n: None if n == 0 else f"tenant {n % 3}")
+    async def work(n: int) -> None: ...
+
+    await work.start_many([(n,) for n in range(BULK)])
+    async with database.transaction() as tx:
+        found = await tx.connection.fetch("select (input ->> 'n')::int as n, limit_key from stepwell.runs")
+    assert {row["n"]: row["limit_key"] for row in found} == {
+        n: None if n == 0 else f"tenant {n % 3}" for n in range(BULK)
+    }
 
 
 async def test_a_bulk_start_may_hold_keys_and_delays(app: App) -> None:

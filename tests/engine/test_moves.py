@@ -105,7 +105,7 @@ async def advance_it(tx: Transaction, claim: Claim) -> Any:
 async def complete_turn(tx: Transaction, claim: Claim) -> Any:
     await as_workflow(tx, claim)
     ended = Ended(EventType.WORKFLOW_COMPLETED, b"1")
-    advance = Advance(claim, recorded=1, events=[Event(1, ended.type, LONG_AGO, value=b"1")], ended=ended)
+    advance = Advance(claim, recorded=1, events=[Event(1, ended.type, LONG_AGO, value=b"1")], ended=ended).leave()
     advanced = await turns.advance(tx, [advance], worker=await a_worker(tx), claim_id=new_claim_id())
     return [{"id": run_id} for run_id in advanced.turns]
 

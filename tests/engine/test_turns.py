@@ -27,7 +27,7 @@ async def test_a_signal_that_comes_as_its_workflow_completes_leaves_nothing_behi
         run = await a_run(tx, State.RUNNING)
         await as_workflow(tx, run.claim)
     ended = Ended(EventType.WORKFLOW_COMPLETED, b"1")
-    advance = Advance(run.claim, recorded=1, events=[Event(1, ended.type, LONG_AGO, value=b"1")], ended=ended)
+    advance = Advance(run.claim, recorded=1, events=[Event(1, ended.type, LONG_AGO, value=b"1")], ended=ended).leave()
     signal = Event(0, EventType.SIGNAL_RECEIVED, LONG_AGO, name="late", value=b"1", id=new_run_id())
     look = await database.connect()
 
@@ -51,7 +51,7 @@ async def advanced(tx: Transaction, *advances: Advance) -> Consequences:
 
 
 def recording(run: Made, *events: Event, seen: int = 0) -> Advance:
-    return Advance(run.claim, recorded=len(events), seen=seen, events=list(events), to="stay")
+    return Advance(run.claim, recorded=len(events), seen=seen, events=list(events), to="stay").leave()
 
 
 async def a_turn(tx: Transaction) -> Made:

@@ -15,14 +15,15 @@ from plan_cases import BATCH, Case, case, held
 
 from stepwell.engine.untold import ENDS as ENDS_TOLD
 from stepwell.engine.untold import EVENTS, LIVE
-from stepwell.store.copying import microseconds
+from stepwell.store.copying import array, microseconds
 
 NOTHING = UUID(int=0)
 FINISHED = "finished_runs_pkey kept_runs_pkey"
 ALL_RUNS = f"runs_pkey {FINISHED}"
 PAGE = 2000
 """Of a history, as the engine fetches it."""
-RECORDED = ("ids", "claim_ids", "recorded", "seen", "places", "idxs", "types", "ats", "datas")
+TOLD_AS_TEXT = ("ids", "claim_ids", "recorded", "seen")
+EVENTS_OF_THEM = ("places", "idxs", "types", "ats", "datas")
 
 
 def turns(ids: Ids) -> dict[str, Any]:
@@ -37,10 +38,10 @@ def advances(ids: Ids) -> dict[str, Any]:
     return {
         **turns(ids),
         **{name: [value] * len(runs) for name, value in columns.items()},
-        "places": twice,
-        "idxs": [21 + place % 2 for place in range(len(twice))],
-        "types": ["TaskScheduled"] * len(twice),
-        "ats": [microseconds(now)] * len(twice),
+        "places": array(twice),
+        "idxs": array([21 + place % 2 for place in range(len(twice))]),
+        "types": array(["TaskScheduled"] * len(twice)),
+        "ats": array([microseconds(now)] * len(twice)),
         "datas": b"[%b]" % b",".join([b'{"command": 11}'] * len(twice)),
         "shown_runs": runs,
         "shown": [b'{"done": 8}'] * len(runs),
@@ -49,13 +50,14 @@ def advances(ids: Ids) -> dict[str, Any]:
 
 def records(ids: Ids) -> dict[str, Any]:
     """The same, and they go on."""
-    return {name: each for name, each in advances(ids).items() if name in RECORDED}
+    all = advances(ids)
+    return {name: array(all[name]) if name in TOLD_AS_TEXT else all[name] for name in (*TOLD_AS_TEXT, *EVENTS_OF_THEM)}
 
 
 def completions(ids: Ids) -> dict[str, Any]:
     """The same, and they have completed."""
-    all = records(ids)
-    return {name: all[name] for name in all.keys() - {"recorded", "seen"}} | {"results": [b"1"] * len(all["ids"])}
+    all = advances(ids)
+    return {name: all[name] for name in ("ids", "claim_ids", *EVENTS_OF_THEM)} | {"results": [b"1"] * len(all["ids"])}
 
 
 def parts(ids: Ids) -> dict[str, Any]:

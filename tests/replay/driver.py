@@ -264,7 +264,7 @@ class Driving:
         event.idx = len(self.history) + 1
         self.history.append(event)
         self._record(self.replay.delivered(event))
-        while self.replay.is_busy:
+        while self.replay.line:
             if self.history[-1].more and next(self._lost):
                 self.begin_again()
             else:
@@ -277,7 +277,7 @@ class Driving:
         for command in commands:
             self.history.append(as_event(command, len(self.history) + 1, self.now))
             self._carry_out(command)
-        if commands and self.replay.is_busy:
+        if commands and self.replay.line:
             self.history[-1].more = True
 
     def _carry_out(self, command: Command) -> None:
@@ -378,7 +378,7 @@ def from_every_prefix(told: Told) -> None:
                 break
             behind.append(event)
         again = replay.delivered(told.history[place])
-        while replay.is_busy:
+        while replay.line:
             again += replay.go_on()
         assert [same(each) for each in again] == [same(each) for each in behind]
         replay.evict()

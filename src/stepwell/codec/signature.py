@@ -78,8 +78,10 @@ class Value:
             return None
 
     def encode(self, value: Any, where: str) -> bytes:
+        if value is None and self._none is not None:
+            return self._none
         try:
-            return self.encode_unexplained(value)
+            return self._encode(value)
         except Exception as error:
             fault = find_fault(value) or Misfit.of(error)
             raise NotEncodable(_placed(where, fault.path), fault.reason) from error
@@ -101,7 +103,8 @@ class Value:
 
     def decode(self, data: bytes, where: str) -> Any:
         try:
-            return self._lifted(data)
+            read = self._read(data)
+            return read if self._form is None else self._form.lift(read)
         except Exception as error:
             misfit = Misfit.of(error)
             raise NotDecodable(_placed(where, misfit.path), misfit.reason) from error
@@ -147,6 +150,7 @@ class Signature:
         self._struct = self._made_struct()
         self._read = msgspec.json.Decoder(self._struct, dec_hook=read_unknown).decode
         self._result = _result_of(fn, name)
+        self._of_result = f"the result of {name}"
 
     def encode_input(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         """An object keyed by parameter; what the call leaves out is left to the function's defaults."""
@@ -176,12 +180,15 @@ class Signature:
 
     def decode_input(self, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         try:
-            values = self._lifted(data)
+            values = _fields(self._read(data)) if not self._lowered else self._lifted(data)
         except Exception as error:
             values = self._read_otherwise(data, error)
-        if self._all_positional and not any([value is UNSET for value in values]):
-            return values, {}
-        return self._arguments(values)
+        if not self._all_positional:
+            return self._arguments(values)
+        for value in values:
+            if value is UNSET:
+                return self._arguments(values)
+        return values, {}
 
     def _arguments(self, values: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         args: list[Any] = []
@@ -202,10 +209,10 @@ class Signature:
         return tuple(args), kwargs
 
     def encode_result(self, value: Any) -> bytes:
-        return self._result.encode(value, f"the result of {self._name}")
+        return self._result.encode(value, self._of_result)
 
     def decode_result(self, data: bytes) -> Any:
-        return self._result.decode(data, f"the result of {self._name}")
+        return self._result.decode(data, self._of_result)
 
     def _made_struct(self) -> type[msgspec.Struct]:
         # Numbered fields, because a parameter may be called what a struct's field may not.

@@ -86,6 +86,16 @@ class Advance(Struct, eq=False):
     """Steps that begin once it is written."""
     tx: Any = None
     """A step's own transaction, with whose commit all of this is written."""
+    only: Literal["records", "completes"] | None = None
+    """What it does, if that takes one statement: known once it leaves."""
+
+    def leave(self) -> Advance:
+        """Nothing is added to it any more."""
+        if self.only_records:
+            self.only = "records"
+        elif self.only_completes:
+            self.only = "completes"
+        return self
 
     @property
     def is_long(self) -> bool:
@@ -95,7 +105,10 @@ class Advance(Struct, eq=False):
     @property
     def only_records(self) -> bool:
         """Events, and the turn goes on. Nothing that had arrived is among them."""
-        return self.to == "stay" and not self.took and self.published is None and self.is_lone
+        return self.to == "stay" and not (
+            self.took or self.published is not None or self.starts or self.here or self.cancels or self.children
+            or self.ended or self.tx
+        )  # fmt: skip
 
     @property
     def only_completes(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import Future
 from datetime import datetime
 from hashlib import blake2b
 from typing import Any, Protocol
@@ -22,9 +23,11 @@ class Called(DurableFuture[Any]):
     maker: Any
     """Of one that is a task itself: the task that made it."""
 
-    def __init__(self, loop: Loop) -> None:
-        super().__init__(loop=loop)
-        self.issuer: Issuer | None = None
+    def __init__(self, loop: Loop, call: Command | StepCall, issuer: Issuer) -> None:
+        self.seq = loop.next_seq()
+        Future.__init__(self, loop=loop)
+        self.call = call
+        self.issuer: Issuer | None = issuer
 
     def issued(self, call: Command | StepCall, issuer: Issuer) -> None:
         self.call = call

@@ -33,6 +33,9 @@ class Ahead:
         return self.marks.get(idx, _NOTHING)
 
 
+NOTHING_AHEAD = Ahead()
+
+
 def look_ahead(events: Sequence[Event]) -> Ahead:
     ahead, arrived = Ahead(), 0
     for event in events:

@@ -88,32 +88,44 @@ def is_strict() -> bool:
     return _strict
 
 
-def guarded(run: Callable[[Any, float], None]) -> Callable[[Any, float], None]:
+def guarded(run: Callable[[Any], None]) -> Callable[[Any], None]:
     """Around the method that runs workflow code in this thread."""
 
     @wraps(run)
-    def run_guarded(self: Any, now: float) -> None:
+    def run_guarded(self: Any) -> None:
         thread = get_ident()
-        if thread in _inside:
-            run(self, now)
+        if _strict or not _installed or thread in _inside:
+            _run_watched(run, self, thread)
             return
-        if not _installed:
-            _install()
         _inside.add(thread)
-        watching = _strict and sys.getprofile() is None
         try:
-            if watching:
-                sys.setprofile(_watch)
-            run(self, now)
+            run(self)
         finally:
-            # It is not there any more if it has raised: Python takes it out.
-            if watching and sys.getprofile() is _watch:
-                sys.setprofile(None)
             _inside.discard(thread)
 
     gate: Any = run_guarded
     _gates.add(id(gate.__code__))
     return run_guarded
+
+
+def _run_watched(run: Callable[[Any], None], loop: Any, thread: int) -> None:
+    """The first time, inside of another, or when strict."""
+    if thread in _inside:
+        run(loop)
+        return
+    if not _installed:
+        _install()
+    _inside.add(thread)
+    watching = _strict and sys.getprofile() is None
+    try:
+        if watching:
+            sys.setprofile(_watch)
+        run(loop)
+    finally:
+        # It is not there any more if it has raised: Python takes it out.
+        if watching and sys.getprofile() is _watch:
+            sys.setprofile(None)
+        _inside.discard(thread)
 
 
 def _install() -> None:

@@ -21,19 +21,19 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import Context
-from types import AsyncGeneratorType
 from typing import Any, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from stepwell.model.errors import NotDurable
+from stepwell.replay import generators
 from stepwell.replay.closing import close_coroutine, close_generator
 from stepwell.replay.futures import DurableFuture, DurableTask, DurableTimer, EndsItself, MakesItsTask, Soon
+from stepwell.replay.generators import Generator
 from stepwell.replay.guard import guarded
 from stepwell.replay.places import line_in, line_of_user
 from stepwell.replay.refused import refusing
 
 T = TypeVar("T")
-Generator = AsyncGeneratorType[Any, Any]
 
 MANY = 1_000_000
 """Callbacks after one event: code that takes more is waiting for nothing."""
@@ -75,8 +75,8 @@ GONE = _Gone()
 """Whoever is let go of must not be held in a circle: it would stay until circles are looked for, and that is seldom."""
 
 
-Before = tuple[asyncio.AbstractEventLoop | None, Any, bool, asyncio.Task[Any] | None]
-"""Which loop ran here, who heard of async generators, whether garbage was collected, and in which task it was."""
+Before = tuple[asyncio.AbstractEventLoop | None, bool, asyncio.Task[Any] | None]
+"""Which loop ran here, whether garbage was collected, and in which task it was."""
 
 
 @refusing
@@ -108,19 +108,20 @@ class Loop(asyncio.AbstractEventLoop):
 
     # -- for those who drive it
 
-    @guarded
     def run_until_idle(self, now: float) -> None:
         """Run whatever is ready, at this time, for a stretch at most. Leaves the loop that runs here as it was."""
         if now > self._now:
             self._now = now
+        if not self.line:
+            return
         if self._entered:
             self._run_ready()
-        elif self.line:
-            before = self._enter()
-            try:
-                self._run_ready()
-            finally:
-                self._leave(before)
+            return
+        before = self._enter()
+        try:
+            self._run_ready()
+        finally:
+            self._leave(before)
 
     @contextmanager
     def entered(self) -> Iterator[None]:
@@ -132,23 +133,24 @@ class Loop(asyncio.AbstractEventLoop):
             self._leave(before)
 
     def _enter(self) -> Before:
-        before = events._get_running_loop(), sys.get_asyncgen_hooks(), gc.isenabled()
+        outer, collects = events._get_running_loop(), gc.isenabled()
         gc.disable()  # first here and last there: what is found in between is not let go of by the code
-        left = _leave_task(before[0])
+        left = _leave_task(outer)
+        if type(sys.get_asyncgen_hooks()[0]) is not generators.Begins:
+            generators.hear(Loop)
         events._set_running_loop(self)
-        sys.set_asyncgen_hooks(self._begins, self._ends)
         self._entered = True
-        return *before, left
+        return outer, collects, left
 
     def _leave(self, before: Before) -> None:
-        outer, hooks, collects, left = before
+        outer, collects, left = before
         self._entered = False
-        sys.set_asyncgen_hooks(*hooks)
         events._set_running_loop(outer)
         _return_to_task(outer, left)
         if collects:
             gc.enable()
 
+    @guarded
     def _run_ready(self) -> None:
         ready, stretch = self.line, self.stretch or MANY
         handle: Any = None
@@ -173,6 +175,11 @@ class Loop(asyncio.AbstractEventLoop):
         """Those that have not ended, in the order in which they were made."""
         return [task for task in self._tasks.values() if not task.done()]
 
+    @property
+    def has_generators(self) -> bool:
+        """Some that may not have ended."""
+        return bool(self._generators or self._let_go)
+
     def current_task(self) -> asyncio.Task[Any] | None:
         return asyncio.current_task(self) if self._entered else None
 
@@ -185,24 +192,26 @@ class Loop(asyncio.AbstractEventLoop):
         left = self.tasks
         for task in left:
             task.cancel()
-        if not left and (generators := self._take_suspended()):
-            left = [self.create_task(_close_all(generators))]
+        if not left and self.has_generators and (suspended := self._take_suspended()):
+            left = [self.create_task(_close_all(suspended))]
         return left
 
     def end_all(self) -> None:
         """Close all code where it stands. `finally` runs, as far as it awaits nothing; nothing is cancelled, as that
         is something that code may answer."""
         self.line.clear()
-        if self.tasks or self._generators or self._let_go:
+        if self.tasks or self.has_generators:
             self.call_soon(self._end_all)
             with suppress(NeverWaits):
                 self.run_until_idle(0.0)
         self._tasks = {}  # those that had ended, too: they hold this loop
+        if self._begun:
+            generators.forget(list(self._begun), self)
         self._closed = True
         self.driver = GONE
 
     def _end_all(self) -> None:
-        generators = self._take_suspended()
+        suspended = self._take_suspended()
         for _ in range(_TIMES):  # what is ended may make others, and those again
             if not (tasks := self.tasks):
                 break
@@ -213,8 +222,10 @@ class Loop(asyncio.AbstractEventLoop):
                 elif isinstance(task, DurableTask):
                     task._log_destroy_pending = False  # type: ignore[attr-defined]  # asyncio's own
                     task.context.run(self._end, task)
-        for generator in generators:
+        for generator in suspended:
             close_generator(generator)
+            if generator.ag_frame is not None:
+                del self._begun[id(generator)]  # it refused: should it be let go of later, this loop still hears of it
         self.line.clear()
 
     def _end(self, task: asyncio.Task[Any]) -> None:
@@ -229,13 +240,13 @@ class Loop(asyncio.AbstractEventLoop):
 
     # -- async generators
 
-    def _begins(self, generator: Any) -> None:
+    def begins(self, generator: Generator) -> None:
         number = self._begun[id(generator)] = self.next_seq()
         if self._generators is None:
             self._generators = WeakValueDictionary()
         self._generators[number] = generator
 
-    def _ends(self, generator: Any) -> None:
+    def ends(self, generator: Generator) -> None:
         """Nobody has it any more."""
         if self.driver.evicting:
             close_generator(generator)
@@ -244,7 +255,7 @@ class Loop(asyncio.AbstractEventLoop):
         else:
             self._let_go.append(generator)
 
-    def _take_suspended(self) -> list[Generator]:
+    def _take_suspended(self) -> list[Any]:
         """Those that are at a `yield`, in the order in which they began. Each is given once: it may refuse to end."""
         there = [*(self._generators or {}).values(), *self._let_go]
         self._generators, self._let_go = None, []
@@ -308,8 +319,8 @@ class Loop(asyncio.AbstractEventLoop):
     def get_task_factory(self) -> None:
         return None
 
-    def get_debug(self) -> bool:
-        return False
+    get_debug = staticmethod(bool)
+    """Never. Every future asks when it is made: so, it does not take a call in Python to say so."""
 
     def is_running(self) -> bool:
         return events._get_running_loop() is self

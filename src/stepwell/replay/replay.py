@@ -26,7 +26,7 @@ from stepwell.replay import ordered
 from stepwell.replay.called import Called, ChildIds, error_of, let_go
 from stepwell.replay.code import About, Code, ContinueAsNew, Evicted
 from stepwell.replay.ending import end_of
-from stepwell.replay.fitting import Ahead, fits, last_arrival, look_ahead, mismatch
+from stepwell.replay.fitting import NOTHING_AHEAD, fits, last_arrival, look_ahead, mismatch
 from stepwell.replay.futures import DurableTimer
 from stepwell.replay.loop import Loop, NeverWaits
 from stepwell.replay.places import line_of_user
@@ -56,6 +56,8 @@ class Replay:
         self.about = about
         self.code = code
         self.loop = Loop(self, seed=about.id.int)  # type: ignore[abstract]  # what it refuses was set
+        self.line = self.loop.line
+        """What is ready to be run: while there is any, the code has not come to rest since the last arrival."""
         self.idx = 0
         """The last event it has been told."""
         self._told = 0
@@ -71,11 +73,11 @@ class Replay:
         self._steps: dict[int, StepCall] = {}
         self.dropped: list[int] = []
         """Steps that were taken, and that nobody waits for any more."""
-        self._timers = Timers()
+        self.timers = Timers()
         self._signals = Signals(self.loop, self.timer_set)
         self.updates = Updates(self.loop, self._issue, code.describe)
         self._held: list[Event] = []
-        self._ahead = Ahead()
+        self._ahead = NOTHING_AHEAD
         self._marked: set[str] = set()
         self.replaying = False
         self.evicting = False
@@ -84,7 +86,7 @@ class Replay:
         self._leaving: list[asyncio.Task[Any]] = []
         self._rollback = Rollback(self)
         self.ended: Ended | None = None
-        self._ids = ChildIds(about.id, 0)
+        self._ids: ChildIds
         self._seed = ""
         self._random: Random | None = None
         # Not the worker's: what it holds there would differ from one worker to the next.
@@ -125,11 +127,6 @@ class Replay:
         self.idx = event.idx
         return self.take()
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether the code has not come to rest since the last arrival: it is let go on, before it hears of another."""
-        return bool(self.loop.line)
-
     def go_on(self) -> list[Command]:
         """For another stretch; the commands it issues in it."""
         self._go_on()
@@ -138,11 +135,17 @@ class Replay:
     def take(self) -> list[Command]:
         """What was issued and is not recorded yet. From now on it is heard of."""
         self._heard = self._number
-        return [self._issued.popleft() for _ in range(len(self._issued))] if self._issued else []
+        if not self._issued:
+            return []
+        issued = list(self._issued)
+        self._issued.clear()
+        return issued
 
     def take_steps(self) -> list[StepCall]:
         """Steps to be run here."""
-        steps = list(self._steps.values()) if self._steps else []
+        if not self._steps:
+            return []
+        steps = list(self._steps.values())
         self._steps.clear()
         return steps
 
@@ -153,13 +156,13 @@ class Replay:
     def due_timer(self, now: datetime) -> tuple[int, str | None] | None:
         """The first timer that fires by this time: its number, and the signal whose wait it ends, if it does. Only the
         first: what it wakes may cancel the next."""
-        timer = self._timers.next()
+        timer = self.timers.next()
         return None if timer is None or (timer.when or NEVER) > now else (timer.number or 0, timer.name)
 
     @property
     def due(self) -> datetime | None:
         """When the next timer fires."""
-        timer = self._timers.next()
+        timer = self.timers.next()
         return None if timer is None else timer.when
 
     def waits_for(self) -> dict[str, Any]:
@@ -173,10 +176,11 @@ class Replay:
         if self._issued or self.ended is not None:
             raise mismatch(self.about, event, self._issued[0] if self._issued else self.ended)
         self._heard, self._told, self.loop.ran = self._number, event.idx, 0
-        self.now = max(self.now, event.at)
+        if event.at > self.now:
+            self.now = event.at
         act = _ARRIVALS.get(event.type)
         if act is not None:  # else it is of a newer version, and nothing to do with the code
-            self._context.run(act, self, event)
+            act(self, event)
             self._go_on()
 
     def _begin(self, event: Event) -> None:
@@ -188,28 +192,33 @@ class Replay:
         self._ids = ChildIds(self.about.id, event.idx)
         self._seed = f"{origin}:{event.idx}"
         self.loop.seed(origin.int)
-        self._main = self.loop.create_task(self._rollback.around(self.code.body(event.value)), name="workflow")
+        body = self._rollback.around(self.code.body(event.value))
+        self._main = self._context.run(self.loop.create_task, body, name="workflow")
 
     def _go_on(self) -> None:
-        now = (self.now - self._began).total_seconds()
-        self.loop.stretch = None if self.replaying else STRETCH
+        loop, now = self.loop, (self.now - self._began).total_seconds()
+        loop.stretch = None if self.replaying else STRETCH
         try:
-            self.loop.run_until_idle(now)
-            while self._main is not None and self._main.done() and all(task.done() for task in self._leaving):
-                if self.is_busy:
-                    break
-                self._leaving = self._context.run(self.loop.wind_up)
-                if not self._leaving:
-                    asked, undone = self.cancel_requested, self._rollback.undone
-                    self.ended = end_of(self._main, self.code, self._signals, asked=asked, undone=undone)
-                    self._drop_steps()
-                    break
-                self.loop.run_until_idle(now)
+            loop.run_until_idle(now)
+            if self._main is not None and self._main.done():
+                self._wind_up(now)
         except NeverWaits as error:
             new = "an endless loop that waits for nothing"
             raise Nondeterminism(self.about.id, self.about.name, self.idx, "an event", new, error.line) from None
         if self._issued and any(command.dropped for command in self._issued):
             self._issued = deque(each for each in self._issued if not each.dropped or self._is_recorded(each.number))
+
+    def _wind_up(self, now: float) -> None:
+        """The code has ended; what it left behind ends with it, and is waited for."""
+        assert self._main is not None
+        while not self.line and all(task.done() for task in self._leaving):
+            self._leaving = self._context.run(self.loop.wind_up)
+            if not self._leaving:
+                asked, undone = self.cancel_requested, self._rollback.undone
+                self.ended = end_of(self._main, self.code, self._signals, asked=asked, undone=undone)
+                self._drop_steps()
+                break
+            self.loop.run_until_idle(now)
 
     def _is_recorded(self, number: int | None) -> bool:
         """Told again: whether this command was heard of, though it may be taken back by what it is told now."""
@@ -240,9 +249,12 @@ class Replay:
         command = Command(type, number, start.terms.name, run_id, takes, start=start, line=at)
         if not self.evicting:
             self._issued.append(command)
-        called = self._calls[number] = by or Called(self.loop)
-        called.issued(command, self)
-        return called
+        if by is None:
+            called = self._calls[number] = Called(self.loop, command, self)
+            return called
+        self._calls[number] = by
+        by.issued(command, self)
+        return by
 
     def step(self, step: Any, input: bytes) -> Called:
         """A step, awaited. Only its end is recorded."""
@@ -250,8 +262,7 @@ class Replay:
         call = StepCall(number, step.name, step, input, asyncio.current_task(self.loop))
         if not self.evicting:
             self._steps[number] = call
-        called = self._calls[number] = Called(self.loop)
-        called.issued(call, self)
+        called = self._calls[number] = Called(self.loop, call, self)
         return called
 
     def publish(self, value: bytes) -> None:
@@ -305,10 +316,10 @@ class Replay:
     def timer_set(self, timer: DurableTimer, signal: str | None = None) -> None:
         known = self._ahead.whens.get(self._number + 1) if self.replaying else None
         when = known or self._at(timer.when())
-        self._timers.add(timer, self._issue(EventType.TIMER_SCHEDULED, when=when, name=signal), when)
+        self.timers.add(timer, self._issue(EventType.TIMER_SCHEDULED, when=when, name=signal), when)
 
     def timer_cancelled(self, timer: DurableTimer) -> None:
-        self._timers.drop(timer)
+        self.timers.drop(timer)
 
     def _at(self, when: float) -> datetime:
         try:
@@ -322,7 +333,7 @@ class Replay:
         self.loop.end_all()
         self._main, self._leaving = None, []  # what is still held would hold all of it
         let_go(self._calls)
-        for held in (self._timers, self._steps, self._issued, self._signals, self.updates, self._rollback):
+        for held in (self.timers, self._steps, self._issued, self._signals, self.updates, self._rollback):
             held.clear()
 
     # -- answers
@@ -339,8 +350,10 @@ class Replay:
         """Who waits for this end; None if it was cancelled here while it ended there, or was asked for before this
         run began anew."""
         number = event.command or 0
-        called = self._calls.get(number)
+        called = self._calls.pop(number, None)
         if called is None or (event.run_id is not None and event.run_id != getattr(called.call, "run_id", None)):
+            if called is not None:
+                self._calls[number] = called
             if event.type in _OF_STEPS and number not in self._given_up:
                 raise mismatch(self.about, event, None)
             self._given_up.discard(number)
@@ -351,7 +364,6 @@ class Replay:
             self._steps.pop(number, None)
         elif event.type in _OF_STEPS:
             raise mismatch(self.about, event, called.call)
-        del self._calls[number]
         return called
 
     def _cancel_requested(self, event: Event) -> None:
@@ -363,7 +375,7 @@ class Replay:
             task.cancel()
 
     def _fire(self, event: Event) -> None:
-        timer = self._timers.take(event.command or 0)
+        timer = self.timers.take(event.command or 0)
         if timer is None:
             raise mismatch(self.about, event, None)
         self.loop.ready(timer)
@@ -372,7 +384,7 @@ class Replay:
         self._signals.came(event.name or "", event.value or b"null")
 
     def _update_requested(self, event: Event) -> None:
-        self.updates.requested(event)
+        self._context.run(self.updates.requested, event)
 
     # -- what must fit
 

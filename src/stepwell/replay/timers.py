@@ -11,28 +11,29 @@ from stepwell.replay.futures import DurableTimer
 
 class Timers:
     def __init__(self) -> None:
-        self._set: dict[int, DurableTimer] = {}
+        self.pending: dict[int, DurableTimer] = {}
+        """By the numbers of their commands."""
         self._order: list[tuple[datetime, int]] = []
 
     def add(self, timer: DurableTimer, command: Command, when: datetime) -> None:
         timer.command = command
         number = command.number or 0
-        self._set[number] = timer
+        self.pending[number] = timer
         heappush(self._order, (when, number))
 
     def drop(self, timer: DurableTimer) -> None:
         if timer.command is not None:
             timer.command.dropped = True
-            self._set.pop(timer.command.number, None)
+            self.pending.pop(timer.command.number, None)
 
     def take(self, number: int) -> DurableTimer | None:
         """One that fires; None if there is none of this number."""
-        return self._set.pop(number, None)
+        return self.pending.pop(number, None)
 
     def next(self) -> Command | None:
         """The command of the one that fires first."""
         while self._order:
-            timer = self._set.get(self._order[0][1])
+            timer = self.pending.get(self._order[0][1])
             if timer is not None:
                 command: Command = timer.command
                 return command
@@ -40,4 +41,4 @@ class Timers:
         return None
 
     def clear(self) -> None:
-        self._set.clear()
+        self.pending.clear()

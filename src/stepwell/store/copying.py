@@ -6,7 +6,7 @@ row is a handful of bytes objects put one behind another.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from struct import Struct
@@ -119,6 +119,12 @@ def microseconds(at: datetime) -> int:
     """As Postgres counts them, from the year 2000 on. Where it multiplies them they are exact until 2285."""
     since = at - _EPOCH
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def array(values: Sequence[object]) -> str:
+    """Numbers, ids or names as the text of an array. An array that is given as such the driver goes through, asking of
+    each value whether it is another: that takes longer than all else there is to sending a few."""
+    return "{" + ",".join(map(str, values)) + "}"
 
 
 def _text(value: str) -> bytes:

@@ -30,36 +30,26 @@ _CANCELS = frozenset({EventType.TASK_CANCELLED, EventType.CHILD_CANCELLED})
 class Draft:
     """Code runs ahead of what is written: this is how far."""
 
-    __slots__ = ("_claim", "_full", "advance", "calls", "replay")
+    __slots__ = ("_claim", "advance", "calls", "full", "replay")
 
     def __init__(self, claim: Claim, replay: Replay, seen: int) -> None:
         self._claim = claim
         self.replay = replay
-        self._full: deque[Advance] = deque()
-        """Pages with so much to start that nothing else is added to them."""
+        self.full: deque[Advance] = deque()
+        """Pages with so much to start that nothing else is added to them: the next writes hold one each."""
         self.advance = Advance(claim, seen=seen)
         """The last page."""
         self.calls: list[StepCall] = replay.take_steps()
         """Steps that were asked for, and begin once all of it is written."""
 
     @property
-    def first(self) -> Advance:
-        """What the next write holds."""
-        return self._full[0] if self._full else self.advance
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether one write does not end it."""
-        return bool(self._full)
-
-    @property
     def is_long(self) -> bool:
         """Whether there is much to start."""
-        return self.goes_on or len(self.advance.starts) >= PART
+        return bool(self.full) or len(self.advance.starts) >= PART
 
     @property
     def children(self) -> list[tuple[Claim, Completed]]:
-        return [child for page in (*self._full, self.advance) for child in page.children]
+        return [child for page in (*self.full, self.advance) for child in page.children]
 
     def deliver(
         self,
@@ -73,7 +63,7 @@ class Draft:
         the how manieth, or is the end of a step with a transaction."""
         replay = self.replay
         if len(self.advance.starts) >= PART:
-            self._full.append(self.advance)
+            self.full.append(self.advance)
             self.advance = Advance(self._claim, seen=self.advance.seen)
         event.idx = replay.idx + 1
         if event.at < replay.now:
@@ -101,7 +91,7 @@ class Draft:
     def _note(self, commands: Sequence[Command]) -> None:
         if commands:
             self.record(commands)
-        if not self.replay.is_busy:
+        if not self.replay.line:
             self.calls += self.replay.take_steps()
 
     def _warn(self, told: str, began: float) -> None:
@@ -134,17 +124,17 @@ class Draft:
 
     def take(self, here: Sequence[Start] = ()) -> Advance:
         """The first of it is on its way: all of it, or where these are many and not all, up to the last of `here`."""
-        page = self.first
+        page = self.full[0] if self.full else self.advance
         if PART <= len(here) < len(page.starts):
             return self._cut(page, here[-1])
-        if self._full:
-            self._full.popleft()
+        if self.full:
+            self.full.popleft()
         else:
             self.advance = Advance(self._claim, seen=page.seen)
             page.calls, self.calls = self.calls, []
         events = page.events
         page.recorded = events[-1].idx if events else self.replay.idx
-        if self.replay.is_busy and events and page.recorded == self.replay.idx:
+        if self.replay.line and events and page.recorded == self.replay.idx:
             events[-1].more = True
         return page
 

@@ -26,7 +26,7 @@ from stepwell.own_tx import OwnTx
 from stepwell.worker.run_task import failed, timed_out
 from stepwell.worker.steps import Rest
 
-STRETCH = 0.003
+MOST, STRETCH = 40, 0.012
 """Seconds of first parts after which everyone else on the event loop has a turn."""
 
 Done = tuple[bytes, OwnTx | None]
@@ -97,7 +97,8 @@ class Steps:
 
     def begin(self, step: UnderWay) -> None:
         self._line.append(step)
-        self._go_on()
+        if not self._stepping:
+            self._go_on()
 
     def _go_on(self) -> None:
         if self._line and not self._stepping:
@@ -135,7 +136,7 @@ class Steps:
     async def _first_parts(self, me: asyncio.Task[Any]) -> tuple[UnderWay, Rest[Done]] | None:
         """Until one has to wait: that one, and the rest of it."""
         clock = asyncio.get_running_loop().time
-        stretch = clock() + STRETCH
+        count, stretch = 0, clock() + STRETCH
         while self._line:
             step = self._line.popleft()
             if step.given_up:
@@ -153,16 +154,19 @@ class Steps:
                 return step, Rest(parts, context, awaited)
             if me.cancelling() or getattr(me, "_must_cancel", False):
                 break  # by its own body, even if it changed its mind: who came next would be cancelled for it
-            if clock() > stretch:
+            count += 1
+            if count >= MOST or clock() > stretch:
+                # Twice: in the first turn those who are written together are gathered, in the second they leave.
                 await asyncio.sleep(0)
-                stretch = clock() + STRETCH
+                await asyncio.sleep(0)
+                count, stretch = 0, clock() + STRETCH
         return None
 
 
 class OfTurn:
     """The steps of one turn: those under way, and those that have ended and of which its code was not told."""
 
-    __slots__ = ("_attempt", "_gone", "_proceed", "_steps", "_stir", "_under_way", "done")
+    __slots__ = ("_attempt", "_proceed", "_steps", "_stir", "done", "gone", "under_way")
 
     def __init__(
         self, steps: Steps, attempt: Running, *, stir: Callable[[], None], proceed: Callable[[], None]
@@ -172,43 +176,43 @@ class OfTurn:
         self._attempt = attempt
         self._stir = stir
         self._proceed = proceed
-        self._under_way: dict[int, UnderWay] = {}
-        self._gone: list[UnderWay] = []
+        self.under_way: dict[int, UnderWay] = {}
+        self.gone: list[UnderWay] = []
         self.done: deque[UnderWay] = deque()
 
     def __bool__(self) -> bool:
-        return bool(self._under_way or self.done)
+        return bool(self.under_way or self.done)
 
     def begin(self, calls: Sequence[StepCall]) -> None:
         for call in calls:
             if not call.dropped:
-                step = self._under_way[call.number] = UnderWay(call, self._attempt, self._ended)
+                step = self.under_way[call.number] = UnderWay(call, self._attempt, self._ended)
                 self._steps.begin(step)
 
     def next_done(self) -> UnderWay | None:
         """The next that has ended, and that someone waits for."""
         while self.done and self.done[0].call.dropped:
-            self._gone.append(self.done.popleft())
+            self.gone.append(self.done.popleft())
         return self.done[0] if self.done else None
 
     def give_up(self, dropped: Sequence[int]) -> None:
         """Those that nobody waits for any more. Not while code is told: this is the worker's own affair."""
         for number in dropped:
-            if (step := self._under_way.pop(number, None)) is not None:
-                self._gone.append(step)
-        gone, self._gone = self._gone, []
+            if (step := self.under_way.pop(number, None)) is not None:
+                self.gone.append(step)
+        gone, self.gone = self.gone, []
         for step in gone:
             step.give_up()
 
     def close(self) -> None:
         self._stir = self._proceed = nobody
-        for step in (*self._under_way.values(), *self.done, *self._gone):
+        for step in (*self.under_way.values(), *self.done, *self.gone):
             step.give_up()
 
     def _ended(self, step: UnderWay) -> None:
-        self._under_way.pop(step.call.number, None)
+        self.under_way.pop(step.call.number, None)
         self.done.append(step)
-        if self._under_way:
+        if self.under_way:
             self._stir()
         else:
             self._proceed()

@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
+from typing import Any, Literal
 
 from stepwell.context import Running
 from stepwell.model.commands import Command, StepCall
@@ -162,7 +163,7 @@ class Turn:
     def _wrote(self, answer: Wrote | BaseException) -> None:
         flown, self._flying = self._flying, None
         if flown is not None:
-            self._go(lambda: self._go_on(flown, answer))
+            self._go(self._go_on, flown, answer)
 
     def _go_on(self, flown: Advance, answer: Wrote | BaseException) -> None:
         """Behind a write."""
@@ -176,11 +177,13 @@ class Turn:
         if elsewhere:
             self._children -= elsewhere
             self.desk.expect_no_more(elsewhere, self)
-        self._held_since = time.monotonic()
+        self._since = self._held_since = time.monotonic()
         self.heard = self.heard or advanced.arrived > self._seen
         self._pausing = advanced.pausing
-        self._begin_steps(flown.calls)
-        self._proceed()
+        if flown.calls:
+            self._begin_steps(flown.calls)
+        if not self._waits_for_steps_alone:
+            self._proceed()
 
     # -- going on
 
@@ -190,39 +193,52 @@ class Turn:
             self._called = True
             asyncio.get_running_loop().call_soon(self._go, self._proceed)
 
-    def _go(self, on: Callable[[], None]) -> None:
+    def _go(self, on: Callable[..., None], *args: Any) -> None:
         """All that goes on does so here: what is raised ends the turn."""
         if self._end.done():
             return
         try:
             if self._error is None:
-                on()
+                on(*args)
         except BaseException as error:
             self._error = error
         if self._error is not None and self._flying is None and not self._end.done():
             self._end.set_exception(self._error)
+
+    @property
+    def _waits_for_steps_alone(self) -> bool:
+        """They are under way, and there is nothing beside them: to be told, to be written or to be waited for. It is so
+        behind most writes."""
+        draft, replay = self._draft, self.replay
+        return bool(self._steps.under_way) and not (
+            self._steps.done or self._ended or self._came or self.heard or self._asking or self._pausing
+            or self._children or draft.advance.events or draft.calls or draft.full
+            or replay.line or replay.timers.pending or replay.dropped or replay.ended
+        )  # fmt: skip
 
     def _proceed(self) -> None:
         """Tell the code what has come, and write what it asks for upon it."""
         self._called, self._since = False, time.monotonic()
         if self._closing:
             return
-        was_busy = self.replay.is_busy
+        replay = self.replay
+        was_busy = bool(replay.line)
         if was_busy:
             self._draft.go_on()
         elif len(self._ended) + len(self._came) + len(self._steps.done) > 1:
-            with self.replay.loop.entered():
+            with replay.loop.entered():
                 self._tell()
         else:
             self._tell()
-        if was_busy or self.replay.is_busy:
+        if was_busy or replay.line:
             self._hurry(True)
             self._stir()
-        elif self._ended and not self._pausing and self.replay.ended is None:
+        elif self._ended and not self._pausing and replay.ended is None:
             self._stir()
-        self._steps.give_up(self.replay.dropped)
-        self.replay.dropped = []
-        if self.heard and not self._asking and self.replay.ended is None:
+        if replay.dropped or self._steps.gone:
+            self._steps.give_up(replay.dropped)
+            replay.dropped = []
+        if self.heard and not self._asking and replay.ended is None:
             self.heard, self._asking = False, True
             self.desk.ask_news(self.claim, self._told_news)
         if self._flying is None:
@@ -233,39 +249,39 @@ class Turn:
 
     def _write(self) -> None:
         """Whatever there is to be written; and where that leaves the run."""
-        if self.replay.ended is not None and not self._draft.goes_on:
+        draft, replay = self._draft, self.replay
+        if replay.ended is not None and not draft.full:
             self._close()
             return
-        if self.replay.is_busy and len(self._draft.first.events) < PART:
+        first = draft.full[0] if draft.full else draft.advance
+        if replay.line and len(first.events) < PART:
             return
-        if not self._children:
+        if self._rests and not self._children:
             self._rest(False)  # its slot is its own again
-        here = self._to_run_here()
-        if self._draft.goes_on or (self._draft.advance.events and (here or self._stays)):
-            self._send(to="stay", here=here)
-        elif not self._stays:
+        here = self._to_run_here(first) if first.starts else ()
+        stays = self._works or self._asking or self._holds or bool(replay.line)
+        if draft.full or (draft.advance.events and (here or stays)):
+            self._send(self._taken("stay", here))
+        elif not stays:
             self._park()
         else:
-            if self._draft.calls and not self._pausing:
+            if draft.calls and not self._pausing:
                 # Asked for by what was written before: this turn has only been told of it.
-                calls, self._draft.calls = self._draft.calls, []
+                calls, draft.calls = draft.calls, []
                 self._begin_steps(calls)
-            self._waking.at(self.replay.due, self._now)
-        self._rest(bool(self._children) and not self._works)
+            self._waking.at(replay.due, self._now)
+        if self._children or self._rests:
+            self._rest(bool(self._children) and not self._works)
 
     @property
     def _listens(self) -> bool:
         """Whether the code can be told of something now."""
-        return self.replay.ended is None and not self.replay.is_busy
+        return self.replay.ended is None and not self.replay.line
 
     @property
     def _works(self) -> bool:
         """Whether steps are run, or will be. Of a run that is to be paused none begins: they are asked for again."""
-        return bool(self._steps or (self._draft.calls and not self._pausing))
-
-    @property
-    def _stays(self) -> bool:
-        return self._works or self._asking or self._holds or self.replay.is_busy
+        return bool(self._steps.under_way or self._steps.done or (self._draft.calls and not self._pausing))
 
     @property
     def _holds(self) -> bool:
@@ -286,10 +302,26 @@ class Turn:
 
     def _tell(self) -> None:
         """Of a run that is to be paused, only the ends of its steps: upon all else something new would begin."""
-        self._tell_steps()
+        if self._steps.done:
+            self._tell_steps()
         if self._pausing:
             return
-        now = self._now() if self._ended else self.news.now
+        if self._ended:
+            self._tell_ends()
+        if self._came and not self._ended:
+            self._tell_arrivals()
+        if self.replay.timers.pending and not (self._ended or self._came or self._asking or self.heard):
+            self._fire()
+
+    def _tell_steps(self) -> None:
+        """With a transaction of its own, one at a time."""
+        while (step := self._steps.next_done()) is not None and self._draft.advance.tx is None and self._listens:
+            self._steps.done.popleft()
+            self._draft.deliver(step.event(self._now()), tx=step.tx)
+
+    def _tell_ends(self) -> None:
+        """Of its own runs."""
+        now = self._now()
         for _ in range(min(len(self._ended), AT_ONCE)):
             if not self._listens:
                 return
@@ -299,8 +331,8 @@ class Turn:
                 attempt=claim.attempt,
             )  # fmt: skip
             self._draft.deliver(told, child=(claim, outcome))
-        if self._ended:
-            return
+
+    def _tell_arrivals(self) -> None:
         arrivals, self._came = self._came, []
         for place, event in enumerate(arrivals):
             if not self._listens:
@@ -309,14 +341,6 @@ class Turn:
             if event.idx > self._seen:
                 self._seen = event.idx
                 self._draft.deliver(event, arrived=event.idx)
-        if not self._asking and not self.heard:
-            self._fire()
-
-    def _tell_steps(self) -> None:
-        """With a transaction of its own, one at a time."""
-        while (step := self._steps.next_done()) is not None and self._draft.advance.tx is None and self._listens:
-            self._steps.done.popleft()
-            self._draft.deliver(step.event(self._now()), tx=step.tx)
 
     def _fire(self) -> None:
         """Timers, in the order of their time: what one wakes may cancel the next. What arrived before that wins, word
@@ -334,7 +358,8 @@ class Turn:
 
     def _now(self) -> datetime:
         """By the database's clock, as told from here."""
-        return self.news.now + timedelta(seconds=time.monotonic() - self.news.read_at)
+        # Seconds by their place: by name it takes twice as long.
+        return self.news.now + timedelta(0, time.monotonic() - self.news.read_at)
 
     # -- events out
 
@@ -344,25 +369,27 @@ class Turn:
         else:
             self._steps.begin(calls)
 
-    def _to_run_here(self) -> Sequence[Start]:
-        wanted, cancels = self._draft.first.starts, self._draft.first.cancels
-        if self._pausing or not wanted or self.replay.ended is not None:
+    def _to_run_here(self, first: Advance) -> Sequence[Start]:
+        wanted, cancels = first.starts, first.cancels
+        if self._pausing or self.replay.ended is not None:
             return ()
         if cancels:
             wanted = [start for start in wanted if start.id not in cancels]
         return self.desk.can_run(wanted, slots=0 if self._works or self._rests else 1)
 
-    def _send(self, *, here: Sequence[Start] = (), **more: object) -> None:
-        """The draft is on its way, and another begins."""
-        flying = self._draft.take(here)
-        flying.history_from = self.history_from
-        for name, value in more.items():
-            setattr(flying, name, value)
+    def _taken(self, to: Literal["wait", "stay", "again"], here: Sequence[Start] = ()) -> Advance:
+        """What the draft has, and another begins."""
+        taken = self._draft.take(here)
+        taken.to, taken.history_from = to, self.history_from
         if here:
             ids = {start.id for start in here}
-            flying.here, starts = list(here), flying.starts
-            flying.starts = [] if len(here) == len(starts) else [start for start in starts if start.id not in ids]
+            taken.here, starts = list(here), taken.starts
+            taken.starts = [] if len(here) == len(starts) else [start for start in starts if start.id not in ids]
             self._await(ids)
+        return taken
+
+    def _send(self, flying: Advance) -> None:
+        """It is on its way."""
         if flying.starts and not self._closing:
             self._await([start.id for start in self.desk.may_claim(flying.starts)])
         if flying.cancels:
@@ -370,7 +397,7 @@ class Turn:
         self._flying = flying
         if flying.is_long:
             self._hurry(True)
-        self.desk.write(flying, self._wrote)
+        self.desk.write(flying.leave(), self._wrote)
 
     def _await(self, ids: Collection[RunId]) -> None:
         """Before the write: a run that it starts may have ended when that returns."""
@@ -382,9 +409,11 @@ class Turn:
         due = self.replay.due
         due_in = None if due is None else max(0.0, (due - self._now()).total_seconds())
         # Steps that a pause held back begin in the next turn: at once, should it have been taken back meanwhile.
-        to = "again" if self._draft.calls else "wait"
-        self.replay.put_back(self._draft.calls)
-        self._send(to=to, due=due, due_in=due_in, waits_for=self.replay.waits_for())
+        held_back = self._draft.calls
+        self.replay.put_back(held_back)
+        last = self._taken("again" if held_back else "wait")
+        last.due, last.due_in, last.waits_for = due, due_in, self.replay.waits_for()
+        self._send(last)
 
     def _close(self) -> None:
         """The code has ended, or begins anew."""
@@ -392,8 +421,10 @@ class Turn:
         ended = self.replay.ended
         assert ended is not None
         event = self._draft.end(ended)
-        if ended.type is not EventType.CONTINUED_AS_NEW:
-            self._send(to="wait", ended=ended)
+        if ended.type is EventType.CONTINUED_AS_NEW:
+            event.version, self.history_from = self.version, event.idx
+            self._send(self._taken("again"))  # the same run: its next turn begins with this event, and another replay
             return
-        event.version, self.history_from = self.version, event.idx
-        self._send(to="again")  # the same run: its next turn begins with this event, and another replay
+        last = self._taken("wait")
+        last.ended = ended
+        self._send(last)

@@ -250,13 +250,15 @@ class Turns:
         tags = MappingProxyType({} if claim.tags is None else msgspec.json.decode(claim.tags))
         about = About(claim.id, claim.name, claim.key, claim.queue, news.parent_id, claim.root_id, tags)
         replay = Replay(about, RunCode(workflow, claim.input))
+        if not history:
+            return replay, news.history_from
         try:
             if len(history) == 1 and history[0].type is EventType.CONTINUED_AS_NEW:
                 # Its code begins only now: what it issues is new.
                 self._begun_anew[claim.id] = replay.delivered(history[0])
             else:
                 replay.recorded(history)
-                if history and history[-1].more:
+                if history[-1].more:
                     self._begun_anew[claim.id] = replay.take()  # the rest of it was never written
         except BaseException:
             replay.evict()

@@ -50,10 +50,9 @@ class Writes:
 
     async def _write_all(self, advances: Sequence[Advance]) -> Sequence[Later[Wrote] | BaseException]:
         """Those that take one statement, as they only record something or only complete, do not wait for the others."""
-        apart: dict[str, list[Advance]] = {}
+        apart: dict[str | None, list[Advance]] = {}
         for each in advances:
-            kind = "records" if each.only_records else "completes" if each.only_completes else "more"
-            apart.setdefault(kind, []).append(each)
+            apart.setdefault(each.only, []).append(each)
         groups = list(apart.values())
         if len(groups) == 1:
             return await self._write_group(advances)
@@ -71,6 +70,9 @@ class Writes:
             return [asyncio.create_task(self._write_alone(each)) for each in advances]
 
     async def _advance(self, advances: Sequence[Advance]) -> list[Wrote | BaseException]:
+        if advances[0].only == "records":
+            turns = (await self._link.advance(advances, new_claim_id())).turns
+            return [(turns[each.claim.id], _NOTHING) if each.claim.id in turns else _lost(each) for each in advances]
         claim_id, count = new_claim_id(), sum([len(each.here) for each in advances])
         if count:
             async with self._host.asking(claim_id, count):
@@ -82,12 +84,8 @@ class Writes:
         elsewhere: set[RunId] = set()
         if len(written.claims) < count:
             elsewhere = {start.id for each in advances for start in each.here} - {each.id for each in written.claims}
-        return [
-            (written.turns[each.claim.id], elsewhere)
-            if each.claim.id in written.turns
-            else ClaimLost(each.claim.id, each.claim.attempt)
-            for each in advances
-        ]
+        turns = written.turns
+        return [(turns[each.claim.id], elsewhere) if each.claim.id in turns else _lost(each) for each in advances]
 
     async def _write_alone(self, advance: Advance, *, repeat: bool = True) -> Wrote | BaseException:
         """A write that may have happened, and if not happens now, if it can be repeated."""
@@ -112,6 +110,13 @@ class Writes:
                 continue
             except Exception as error:
                 refused = error
+
+
+_NOTHING: frozenset[RunId] = frozenset()
+
+
+def _lost(advance: Advance) -> ClaimLost:
+    return ClaimLost(advance.claim.id, advance.claim.attempt)
 
 
 async def patiently(ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:

@@ -43,7 +43,7 @@ with held as materialized (
     insert into stepwell.events (run_id, idx, type, at, data)
     select (:ids::uuid[])[e.place], e.idx, e.type, timestamptz '2000-01-01Z' + e.at * interval '1 microsecond',
            :datas::jsonb -> (e.nr - 1)::integer
-      from unnest(:places::integer[], :idxs::integer[], :types::text[], :ats::bigint[])
+      from unnest(:places::text::integer[], :idxs::text::integer[], :types::text::text[], :ats::text::bigint[])
            with ordinality as e (place, idx, type, at, nr)
      where (:ids::uuid[])[e.place] = any(array(select h.id from held h))
 ), taken as (
@@ -87,31 +87,38 @@ returning r.id, r.state, r.arrived, r.queue, coalesce(r.pausing, false) as pausi
 
 -- name: record_turns
 -- Events of turns that go on, as most writes are: a step has ended. The same as advance_turns, where nothing that had
--- arrived is taken. The rows are locked in the order of their ids, by the index that finds them. One row is answered:
+-- arrived is taken. What is given is told as text, which the driver sends as it is: an array it goes through. The rows are locked in the order of their ids, by the index that finds them. One row is answered:
 -- `moved`, if some were not, has those that were; the others those of whom there is more to tell.
-with moved as (
+with given as materialized (
+    select :ids::text::uuid[] as ids, :claim_ids::text::uuid[] as claim_ids,
+           :recorded::text::integer[] as recorded, :seen::text::integer[] as seen
+), moved as (
     update stepwell.runs r
        set kind = 'workflow',
            arrived = coalesce(r.arrived, 0),
-           recorded = greatest(r.recorded, (:recorded::integer[])[width_bucket(r.id, :ids::uuid[])]),
+           recorded = greatest(r.recorded, g.recorded[width_bucket(r.id, g.ids)]),
            failures = 0,
            alone = false
-     where r.id = any(:ids::uuid[])
-       and r.claim_id = (:claim_ids::uuid[])[width_bucket(r.id, :ids::uuid[])]
+      from given g
+     where r.id = any(g.ids)
+       and r.claim_id = g.claim_ids[width_bucket(r.id, g.ids)]
        and r.state = 'running'
-    returning r.id, r.arrived, r.pausing, r.arrived > (:seen::integer[])[width_bucket(r.id, :ids::uuid[])] as heard
+    returning r.id, r.arrived, r.pausing, r.arrived > g.seen[width_bucket(r.id, g.ids)] as heard
 ), written as (
     insert into stepwell.events (run_id, idx, type, at, data)
-    select (:ids::uuid[])[e.place], e.idx, e.type, timestamptz '2000-01-01Z' + e.at * interval '1 microsecond',
+    select g.ids[e.place], e.idx, e.type, timestamptz '2000-01-01Z' + e.at * interval '1 microsecond',
            :datas::jsonb -> (e.nr - 1)::integer
-      from unnest(:places::integer[], :idxs::integer[], :types::text[], :ats::bigint[])
+      from given g,
+           unnest(:places::text::integer[], :idxs::text::integer[], :types::text::text[], :ats::text::bigint[])
            with ordinality as e (place, idx, type, at, nr)
-     where (:ids::uuid[])[e.place] = any(array(select m.id from moved m))
+     where (select count(*) from moved) = cardinality(g.ids)
+        or g.ids[e.place] = any(array(select m.id from moved m))
 )
-select case when (select count(*) from moved) < cardinality(:ids::uuid[])
+select case when (select count(*) from moved) < cardinality(g.ids)
             then array(select m.id from moved m) end as moved,
        array(select m.id from moved m where m.heard) as heard,
-       array(select m.id from moved m where m.pausing) as pausing;
+       array(select m.id from moved m where m.pausing) as pausing
+  from given g;
 
 -- name: complete_parts
 -- moves: running -> completed
@@ -154,7 +161,7 @@ with done as (
     insert into stepwell.events (run_id, idx, type, at, data)
     select (:ids::uuid[])[e.place], e.idx, e.type, timestamptz '2000-01-01Z' + e.at * interval '1 microsecond',
            :datas::jsonb -> (e.nr - 1)::integer
-      from unnest(:places::integer[], :idxs::integer[], :types::text[], :ats::bigint[])
+      from unnest(:places::text::integer[], :idxs::text::integer[], :types::text::text[], :ats::text::bigint[])
            with ordinality as e (place, idx, type, at, nr)
      where (:ids::uuid[])[e.place] = any(array(select d.id from done d))
 ), taken as (

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from stepwell.engine import claimed, runs
+from stepwell.engine import claimed, lone, runs
 from stepwell.engine.runs import MANY
 from stepwell.engine.workflows import NEVER, PAGE, arrive, cancel_children, cancel_parts, lock_children, tell_parents
 from stepwell.model.errors import ClaimLost, KeyConflict
@@ -50,24 +50,28 @@ async def advance(tx: Tx, advances: Sequence[Advance], *, worker: WorkerId, clai
     In a transaction, unless all of them are lone, or `only` record or complete. ClaimLost, which takes it back as a
     whole, if one of several that move others with them has lost its claim.
     """
+    if all([each.only == "records" for each in advances]):
+        return Consequences(await record(tx, advances))
     advances = sorted(advances, key=_BY_ID)
-    only = {each.only for each in advances}
-    if only == {"records"}:
-        return await _record(tx, advances)
-    if only == {"completes"}:
+    if all([each.only == "completes" for each in advances]):
         return await _complete(tx, advances)
     return await _advance(tx, advances, worker, claim_id)
 
 
-async def _record(tx: Tx, advances: Sequence[Advance]) -> Consequences:
-    """Events, and the turns go on."""
+async def record(tx: Tx, advances: Sequence[Advance]) -> dict[UUID, Advanced]:
+    """Events, and the turns go on. An id that is missing has lost its claim. Nobody else is to hear of it."""
+    if len(advances) == 1 and len(advances[0].events) == 1:
+        (only,) = advances
+        recorded = await lone.record(tx, only)
+        return {} if recorded is None else {only.claim.id: recorded}
+    advances = sorted(advances, key=_BY_ID)
     (made,) = await tx.rows("record_turns", **_record_columns(advances))
     ids = [each.claim.id for each in advances] if made["moved"] is None else made["moved"]
     turns: dict[UUID, Advanced] = dict.fromkeys(ids, _WENT_ON)
     heard, pausing = set(made["heard"]), set(made["pausing"])
     for run_id in heard | pausing:
         turns[run_id] = Advanced(State.RUNNING, _ALL if run_id in heard else 0, run_id in pausing)
-    return Consequences(turns)
+    return turns
 
 
 async def _complete(tx: Tx, advances: Sequence[Advance]) -> Consequences:

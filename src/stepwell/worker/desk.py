@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 from uuid import UUID
@@ -98,5 +98,9 @@ class TurnLink(Protocol):
     async def news(self, claims: Sequence[Claim]) -> dict[UUID, News]: ...
 
     async def history(self, run_id: UUID, *, after: int) -> list[Event]: ...
+
+    async def record(self, advances: Sequence[Advance]) -> Mapping[UUID, Advanced]:
+        """What turns wrote that only record something. An id that is missing has lost its claim."""
+        ...
 
     async def advance(self, advances: Sequence[Advance], claim_id: ClaimId) -> Written: ...

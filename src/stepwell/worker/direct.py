@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Container, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from uuid import UUID
@@ -17,7 +17,7 @@ from stepwell.model.ids import ClaimId, RunId
 from stepwell.model.notes import LineNote, Saved, StepNote
 from stepwell.model.pins import claim_name
 from stepwell.model.run import Claim, Claimed, ClaimedLimited, Exchanged, Order, Wanted
-from stepwell.model.turn import Advance, Consequences, News, Written
+from stepwell.model.turn import Advance, Advanced, Consequences, News, Written
 from stepwell.model.worker import Vitals
 from stepwell.store.lent import Lending
 from stepwell.store.pool import Database, Transaction, Tx, reaching
@@ -129,10 +129,10 @@ class DirectLink:
     async def history(self, run_id: UUID, *, after: int) -> list[Event]:
         return await workflows.history(self._database, run_id, after=after)
 
+    async def record(self, advances: Sequence[Advance]) -> Mapping[UUID, Advanced]:
+        return await turns.record(self._database, advances)
+
     async def advance(self, advances: Sequence[Advance], claim_id: ClaimId) -> Written:
-        if all([each.only == "records" for each in advances]):  # as most do, and nobody else is to hear of it
-            recorded = await turns.advance(self._database, advances, worker=self._identity.id, claim_id=claim_id)
-            return Written(recorded.turns, ())
         written = Consequences()
 
         async def write(tx: Tx) -> None:

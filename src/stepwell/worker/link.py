@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 from uuid import UUID
@@ -12,7 +12,7 @@ from stepwell.model.ids import ClaimId, RunId
 from stepwell.model.notes import LineNote, Saved, StepNote
 from stepwell.model.outcome import Completed, Outcome
 from stepwell.model.run import Claim, Claimed, ClaimedLimited, Exchanged, Order
-from stepwell.model.turn import Advance, News, Written
+from stepwell.model.turn import Advance, Advanced, News, Written
 from stepwell.model.worker import Vitals
 from stepwell.own_tx import OwnTx
 
@@ -68,6 +68,10 @@ class Link(Protocol):
 
     async def history(self, run_id: UUID, *, after: int) -> list[Event]:
         """The history of a run, behind this event."""
+        ...
+
+    async def record(self, advances: Sequence[Advance]) -> Mapping[UUID, Advanced]:
+        """running: what turns wrote that only record something. An id that is missing has lost its claim."""
         ...
 
     async def advance(self, advances: Sequence[Advance], claim_id: ClaimId) -> Written:

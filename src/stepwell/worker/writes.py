@@ -71,8 +71,8 @@ class Writes:
 
     async def _advance(self, advances: Sequence[Advance]) -> list[Wrote | BaseException]:
         if advances[0].only == "records":
-            turns = (await self._link.advance(advances, new_claim_id())).turns
-            return [(turns[each.claim.id], _NOTHING) if each.claim.id in turns else _lost(each) for each in advances]
+            recorded = await self._link.record(advances)
+            return [_lost(each) if (at := recorded.get(each.claim.id)) is None else (at, _NOTHING) for each in advances]
         claim_id, count = new_claim_id(), sum([len(each.here) for each in advances])
         if count:
             async with self._host.asking(claim_id, count):

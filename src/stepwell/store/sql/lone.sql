@@ -66,3 +66,25 @@ with done as (
 select case when (select count(*) from kept) < cardinality(:ids::uuid[])
             then array(select k.id from kept k) end as moved,
        stepwell.say(:channel::text, :word::text) as said;
+
+-- name: record_turn
+-- One event of one turn that goes on: record_turns for a workflow that is alone on its worker, one step after another. No
+-- row: its claim was lost, and nothing was written.
+with moved as (
+    update stepwell.runs r
+       set kind = 'workflow',
+           arrived = coalesce(r.arrived, 0),
+           recorded = greatest(r.recorded, :idx::integer),
+           failures = 0,
+           alone = false
+     where r.id = :id::uuid
+       and r.claim_id = :claim_id::uuid
+       and r.state = 'running'
+    returning r.id, r.arrived, r.pausing
+), written as (
+    insert into stepwell.events (run_id, idx, type, at, data)
+    select m.id, :idx::integer, :type::text, :at::timestamptz, :data::jsonb
+      from moved m
+)
+select m.arrived, coalesce(m.pausing, false) as pausing
+  from moved m;

@@ -135,7 +135,7 @@ class Loop(asyncio.AbstractEventLoop):
     def _enter(self) -> Before:
         outer, collects = events._get_running_loop(), gc.isenabled()
         gc.disable()  # first here and last there: what is found in between is not let go of by the code
-        left = _leave_task(outer)
+        left = None if _swap is None or outer is None else _swap(outer, None)
         if type(sys.get_asyncgen_hooks()[0]) is not generators.Begins:
             generators.hear(Loop)
         events._set_running_loop(self)
@@ -146,7 +146,8 @@ class Loop(asyncio.AbstractEventLoop):
         outer, collects, left = before
         self._entered = False
         events._set_running_loop(outer)
-        _return_to_task(outer, left)
+        if left is not None:
+            _swap(outer, left)
         if collects:
             gc.enable()
 
@@ -350,13 +351,4 @@ def _line_of(handle: asyncio.Handle) -> str:
 
 
 _swap: Any = getattr(asyncio.tasks, "_swap_current_task", None)
-
-
-def _leave_task(outer: asyncio.AbstractEventLoop | None) -> asyncio.Task[Any] | None:
-    """From Python 3.14 on a thread has one current task, whatever its loop: ours would be the second."""
-    return _swap(outer, None) if _swap is not None and outer is not None else None
-
-
-def _return_to_task(outer: asyncio.AbstractEventLoop | None, task: asyncio.Task[Any] | None) -> None:
-    if task is not None:
-        _swap(outer, task)
+"""From Python 3.14 on a thread has one current task, whatever its loop: ours would be the second."""

@@ -77,22 +77,21 @@ class Draft:
         elif tx is not None:
             advance.tx = tx
         began = time.monotonic()
-        self._note(replay.delivered(event))
+        if commands := replay.delivered(event):
+            self.record(commands)
+        if not replay.line:
+            self.calls += replay.take_steps()
         if time.monotonic() > began + LONG:
             self._warn(event.type, began)
 
     def go_on(self) -> None:
         """Let the code go on with what it was told, and note what it asks for."""
         began = time.monotonic()
-        self._note(self.replay.go_on())
-        if time.monotonic() > began + LONG:
-            self._warn("what it was told", began)
-
-    def _note(self, commands: Sequence[Command]) -> None:
-        if commands:
-            self.record(commands)
+        self.record(self.replay.go_on())
         if not self.replay.line:
             self.calls += self.replay.take_steps()
+        if time.monotonic() > began + LONG:
+            self._warn("what it was told", began)
 
     def _warn(self, told: str, began: float) -> None:
         log.warning(

@@ -15,10 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Literal
 
@@ -33,10 +31,10 @@ from stepwell.model.turn import Advance, Advanced, News
 from stepwell.replay.replay import Replay
 from stepwell.worker.desk import Desk, Wrote
 from stepwell.worker.drafts import PART, Draft
+from stepwell.worker.inbox import Inbox
 from stepwell.worker.run_step import OfTurn
 from stepwell.worker.waking import Waking
 
-AT_ONCE = 100  # ends of its own runs that the code is told of, before others on the event loop have a turn
 LOOK = 1.0
 """Seconds between looks for arrivals, while nothing comes."""
 HOLD = 1.0
@@ -68,16 +66,11 @@ class Turn:
     """That one is the last."""
     _asking: bool = False
     """News are on their way."""
-    _came: list[Event] = field(default_factory=list)
-    """Arrivals that the code has not been told of."""
-    _news_of: datetime = field(init=False)
-    """When someone last looked for any."""
-    _seen: int = 0
+    _inbox: Inbox = field(init=False)
+    """What the code has not been told of."""
     _steps: OfTurn = field(init=False)
     _children: set[RunId] = field(default_factory=set)
     """Runs that it started, and that run here or may before long."""
-    _ended: deque[tuple[Claim, Completed]] = field(default_factory=deque)
-    """Those of them that have ended, unknown to the code."""
     _since: float = 0.0
     _held_since: float = 0.0
     """When it last went on, and when it last wrote."""
@@ -95,13 +88,13 @@ class Turn:
 
     async def run(self) -> Advanced:
         """To its end: where it left the run."""
-        self._pausing = self.news.pausing
-        self._seen = self.news.arrived - len(self.news.arrivals)
-        self.written = self.news.recorded, self._seen
-        self._came, self._news_of = self.news.arrivals, self.news.now
-        self._draft, self._waking = Draft(self.claim, self.replay, self._seen), Waking(self._stir)
+        news = self.news
+        self._pausing = news.pausing
+        self.written = news.recorded, news.arrived - len(news.arrivals)
+        self._draft, self._waking = Draft(self.claim, self.replay, self.written[1]), Waking(self._stir)
         proceed = partial(self._go, self._proceed)
         self._steps = OfTurn(self.desk.steps, self.attempt, stir=self._stir, proceed=proceed)
+        self._inbox = Inbox(self._draft, news, self._steps)
         self._go(self._begin)
         try:
             return await self._end
@@ -125,7 +118,7 @@ class Turn:
         self._steps.close()
         if (tx := self._draft.advance.tx) is not None:
             tx.close()
-        for claim, outcome in (*self._draft.children, *self._ended):
+        for claim, outcome in (*self._draft.children, *self._inbox.ended):
             self.desk.settle(claim, outcome)
 
     # -- what comes
@@ -138,7 +131,7 @@ class Turn:
         self._stir()
         if type(outcome) is not Completed:
             return False
-        self._ended.append((claim, outcome))
+        self._inbox.ended.append((claim, outcome))
         return True
 
     def hear(self) -> None:
@@ -156,7 +149,7 @@ class Turn:
         if isinstance(answer, BaseException):
             self._error = answer
         else:
-            self._came, self._news_of = answer.arrivals, answer.now
+            self._inbox.arrivals, self._inbox.looked_at = answer.arrivals, answer.now
             self._pausing = answer.pausing
         self._stir()
 
@@ -178,7 +171,7 @@ class Turn:
             self._children -= elsewhere
             self.desk.expect_no_more(elsewhere, self)
         self._since = self._held_since = time.monotonic()
-        self.heard = self.heard or advanced.arrived > self._seen
+        self.heard = self.heard or advanced.arrived > self._inbox.seen
         self._pausing = advanced.pausing
         if flown.calls:
             self._begin_steps(flown.calls)
@@ -209,9 +202,9 @@ class Turn:
     def _waits_for_steps_alone(self) -> bool:
         """They are under way, and there is nothing beside them: to be told, to be written or to be waited for. It is so
         behind most writes."""
-        draft, replay = self._draft, self.replay
+        draft, replay, inbox = self._draft, self.replay, self._inbox
         return bool(self._steps.under_way) and not (
-            self._steps.done or self._ended or self._came or self.heard or self._asking or self._pausing
+            self._steps.done or inbox.ended or inbox.arrivals or self.heard or self._asking or self._pausing
             or self._children or draft.advance.events or draft.calls or draft.full
             or replay.line or replay.timers.pending or replay.dropped or replay.ended
         )  # fmt: skip
@@ -221,11 +214,11 @@ class Turn:
         self._called, self._since = False, time.monotonic()
         if self._closing:
             return
-        replay = self.replay
+        replay, inbox = self.replay, self._inbox
         was_busy = bool(replay.line)
         if was_busy:
             self._draft.go_on()
-        elif len(self._ended) + len(self._came) + len(self._steps.done) > 1:
+        elif len(inbox) > 1:
             with replay.loop.entered():
                 self._tell()
         else:
@@ -233,7 +226,7 @@ class Turn:
         if was_busy or replay.line:
             self._hurry(True)
             self._stir()
-        elif self._ended and not self._pausing and replay.ended is None:
+        elif inbox.ended and not self._pausing and replay.ended is None:
             self._stir()
         if replay.dropped or self._steps.gone:
             self._steps.give_up(replay.dropped)
@@ -246,6 +239,10 @@ class Turn:
         if self._hurries:
             flying_long = self._flying is not None and (self._closing or self._flying.is_long)
             self._hurry(was_busy or self._draft.is_long or flying_long)
+
+    def _tell(self) -> None:
+        if self._inbox.tell(pausing=self._pausing, looking=self._asking or self.heard):
+            self.heard = True
 
     def _write(self) -> None:
         """Whatever there is to be written; and where that leaves the run."""
@@ -269,14 +266,9 @@ class Turn:
                 # Asked for by what was written before: this turn has only been told of it.
                 calls, draft.calls = draft.calls, []
                 self._begin_steps(calls)
-            self._waking.at(replay.due, self._now)
+            self._waking.at(replay.due, self._inbox.now)
         if self._children or self._rests:
             self._rest(bool(self._children) and not self._works)
-
-    @property
-    def _listens(self) -> bool:
-        """Whether the code can be told of something now."""
-        return self.replay.ended is None and not self.replay.line
 
     @property
     def _works(self) -> bool:
@@ -297,69 +289,6 @@ class Turn:
         if rests is not self._rests:
             self._rests = rests
             self.desk.rest(self.attempt, rests)
-
-    # -- events in
-
-    def _tell(self) -> None:
-        """Of a run that is to be paused, only the ends of its steps: upon all else something new would begin."""
-        if self._steps.done:
-            self._tell_steps()
-        if self._pausing:
-            return
-        if self._ended:
-            self._tell_ends()
-        if self._came and not self._ended:
-            self._tell_arrivals()
-        if self.replay.timers.pending and not (self._ended or self._came or self._asking or self.heard):
-            self._fire()
-
-    def _tell_steps(self) -> None:
-        """With a transaction of its own, one at a time."""
-        while (step := self._steps.next_done()) is not None and self._draft.advance.tx is None and self._listens:
-            self._steps.done.popleft()
-            self._draft.deliver(step.event(self._now()), tx=step.tx)
-
-    def _tell_ends(self) -> None:
-        """Of its own runs."""
-        now = self._now()
-        for _ in range(min(len(self._ended), AT_ONCE)):
-            if not self._listens:
-                return
-            claim, outcome = self._ended.popleft()
-            told = Event(
-                0, EventType.TASK_COMPLETED, now, int(claim.node or 0), run_id=claim.id, value=outcome.result,
-                attempt=claim.attempt,
-            )  # fmt: skip
-            self._draft.deliver(told, child=(claim, outcome))
-
-    def _tell_arrivals(self) -> None:
-        arrivals, self._came = self._came, []
-        for place, event in enumerate(arrivals):
-            if not self._listens:
-                self._came = arrivals[place:]  # or for the code that begins anew, if it does
-                return
-            if event.idx > self._seen:
-                self._seen = event.idx
-                self._draft.deliver(event, arrived=event.idx)
-
-    def _fire(self) -> None:
-        """Timers, in the order of their time: what one wakes may cancel the next. What arrived before that wins, word
-        of it or not: so none fires before someone has looked."""
-        while self._listens and (due := self.replay.due) is not None:
-            first = self.replay.due_timer(self._now())
-            if first is None:
-                return
-            if due > self._news_of:
-                self.heard = True
-                return
-            number, signal = first
-            type = EventType.TIMER_FIRED if signal is None else EventType.SIGNAL_TIMED_OUT
-            self._draft.deliver(Event(0, type, self._now(), number, signal))
-
-    def _now(self) -> datetime:
-        """By the database's clock, as told from here."""
-        # Seconds by their place: by name it takes twice as long.
-        return self.news.now + timedelta(0, time.monotonic() - self.news.read_at)
 
     # -- events out
 
@@ -407,7 +336,7 @@ class Turn:
     def _park(self) -> None:
         self._closing = True
         due = self.replay.due
-        due_in = None if due is None else max(0.0, (due - self._now()).total_seconds())
+        due_in = None if due is None else max(0.0, (due - self._inbox.now()).total_seconds())
         # Steps that a pause held back begin in the next turn: at once, should it have been taken back meanwhile.
         held_back = self._draft.calls
         self.replay.put_back(held_back)

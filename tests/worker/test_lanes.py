@@ -11,6 +11,7 @@ import pytest
 
 from stepwell import App, Retry, Run, State, Unavailable, current
 from stepwell.model.outcome import Completed
+from stepwell.worker import lanes
 from tests.waiting_for import until
 
 Ask = Callable[..., Any]
@@ -50,6 +51,13 @@ class Wiretap:
 
 async def outcomes(run: Run[Any]) -> list[str]:
     return [each.outcome for each in await run.attempts()]
+
+
+async def until_count(count: Callable[[], int], wanted: int) -> None:
+    async def there() -> bool:
+        return count() == wanted
+
+    await until(there)
 
 
 async def is_open(worker: Any) -> bool:
@@ -234,6 +242,51 @@ async def test_no_more_is_claimed_than_there_are_slots_where_bodies_wait(app: Ap
         assert most <= 5
         gate.set()  # from here on they are quick
         await asyncio.gather(*(run.result(20) for run in runs))
+
+
+async def test_a_crowded_worker_claims_for_several_slots_at_a_time(app: App) -> None:
+    """Bodies that end one by one, each a little later than the one before: no statement for each of them."""
+    turn = [asyncio.Event() for _ in range(401)]
+    turn[0].set()
+
+    @app.task
+    async def waits(n: int) -> None:
+        await turn[n].wait()
+        asyncio.get_running_loop().call_later(0.001, turn[n + 1].set)
+
+    runs = await waits.start_many([(n,) for n in range(400)])
+    async with app.worker(slots=100) as worker:
+        tap = Wiretap(worker)
+        for run in runs:
+            await run.result(20)
+    claims = tap.looks + len([claimed for _, claimed in tap.exchanges if claimed])
+    assert claims < 150, "300 slots became free, one after another"
+
+
+async def test_a_crowded_worker_leaves_nothing_waiting(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last slot that becomes free is claimed for, though nothing is heard of and nothing ends any more."""
+    monkeypatch.setattr(lanes, "POLL", 3600.0)
+    hold, free = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def holds() -> None:
+        await hold.wait()
+
+    @app.task
+    async def frees() -> None:
+        await free.wait()
+
+    async with app.worker(slots=16) as worker:
+        held = await holds.start_many([()] * 15)
+        freed = await frees.start()
+        await until_count(lambda: len(worker._attempts.known), 16)
+        later = await frees.start()
+        free.set()
+        await freed.result(20)
+        await later.result(20)
+        hold.set()
+        for run in held:
+            await run.result(20)
 
 
 async def test_more_is_claimed_than_there_are_slots_where_bodies_are_quick(app: App) -> None:

@@ -16,7 +16,6 @@ from stepwell.model.turn import Consequences
 from stepwell.replay import loop
 from stepwell.store.pool import Tx
 from stepwell.worker import run_turn
-from stepwell.worker.attempts import Attempts
 from tests.waiting_for import until
 
 SOON = 30
@@ -89,18 +88,8 @@ async def test_whatever_a_workflow_starts_and_its_worker_ends_is_written_with_wh
 async def test_a_turn_that_waits_for_its_own_runs_from_its_first_step_on_needs_no_slot(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What there is for it was asked when it was claimed: if that is there, it waits for nothing before."""
+    """Its claim told that there is nothing for it: it waits for nothing before."""
     monkeypatch.setattr(run_turn, "HOLD", 10 * SOON)
-    step = Attempts._step
-
-    async def step_later(self: Attempts) -> None:
-        if self._line[0].name == eightfold.name:
-            await asyncio.wait({asking for asking, _ in asked(self)})
-        await step(self)
-
-    def asked(attempts: Attempts) -> list[Any]:
-        turns: Any = attempts._turn
-        return list(turns.__self__._expected.values())
 
     @app.task
     async def double(x: int) -> int:
@@ -110,7 +99,6 @@ async def test_a_turn_that_waits_for_its_own_runs_from_its_first_step_on_needs_n
     async def eightfold(x: int) -> int:
         return await double(await double(await double(x)))
 
-    monkeypatch.setattr(Attempts, "_step", step_later)
     async with app, app.worker(slots=2):
         runs = await eightfold.start_many([(x,) for x in range(20)])
         assert [await run.result(timeout=SOON) for run in runs] == [8 * x for x in range(20)]

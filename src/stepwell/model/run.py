@@ -134,8 +134,10 @@ class Claim(Struct, eq=False):
     """What was left, when it was claimed, until it must have ended, and until it is no longer tried."""
     node: str | None = None
     """Which part of its parent it is, if its end is told there."""
+    fresh: datetime | None = None
+    """Of a workflow that has not begun, and for which nothing had come: when it was claimed, by the database's clock."""
     claimed_at: float = 0.0
-    """By our own clock; only where something was left."""
+    """By our own clock; only where something was left, or it is fresh."""
     usage: Usage | None = None
     """What the attempt took, if that was measured."""
     turn: bool = False

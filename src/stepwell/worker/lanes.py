@@ -36,6 +36,9 @@ POLL_DEAF = 0.25
 STRIDE, MOST_STRIDE = 0.02, 2.0
 """Seconds until the limit keys behind those that were looked at have their turn; longer and longer where none of them
 gave anything, until something is heard."""
+CROWDED, PAUSE = 8, 0.015
+"""Of a worker with less than an eighth of its slots free, claims are so many seconds apart: one for each slot that becomes
+free would cost the database more than what is claimed by it."""
 UNSETTLED = 2000
 """Outcomes that may be on their way to the tables, beside two for each slot, before claims have to wait."""
 
@@ -91,6 +94,9 @@ class Lanes:
         """Limited work had its turn: then the queues without a limit have theirs."""
         self._stride = STRIDE
         self._ordered = 0
+        self._claimed_at = -math.inf
+        """When queues were last asked for claims."""
+        self._stirring: asyncio.TimerHandle | None = None
         self._flying = 0
         self._open = False
         self._stopping = asyncio.Event()
@@ -215,11 +221,22 @@ class Lanes:
         soon = min(self._attempts.pace.lately(now), MOST)
         if self._attempts.unused <= 0:
             soon = 0
+        if soon == 0 and self._free < self._slots // CROWDED and now < self._claimed_at + PAUSE:
+            self._stir_at(self._claimed_at + PAUSE)
+            return 0
         return min(BATCH, self._free + soon)
+
+    def _stir_at(self, when: float) -> None:
+        if self._stirring is None:
+            self._stirring = asyncio.get_running_loop().call_at(when, self._stir_now)
+
+    def _stir_now(self) -> None:
+        self._stirring = None
+        self._stirred.set()
 
     async def _look(self, limit: int, now: Callable[[], float]) -> None:
         claim_id, began = new_claim_id(), now()
-        self._plain_is_next = False
+        self._plain_is_next, self._claimed_at = False, began
         self._frontier.look_begins()
         try:
             async with self.asking(claim_id, limit):
@@ -238,6 +255,7 @@ class Lanes:
         claim_id, began = new_claim_id(), now()
         if (queue := self._frontier.ask()) is None:
             return  # the other lane asks
+        self._claimed_at = began
         claimed = Claimed([], limit, others=True)
         try:
             async with self.asking(claim_id, limit):
@@ -280,6 +298,8 @@ class Lanes:
     async def _exchange(self, completed: Sequence[Completion], going: Going | None) -> None:
         claim_id = new_claim_id()
         self._plain_is_next = self._plain_is_next and going is None
+        if going is not None:
+            self._claimed_at = asyncio.get_running_loop().time()
         order = Order(claim_id, going.places if going else (), going.share if going else 0)
         try:
             async with self.asking(claim_id if going else None, len(order.places) * order.share):
@@ -341,7 +361,7 @@ class Lanes:
                 self._attempts.give_back(claim)
             return
         for claim in claims:
-            if claim.deadline is not None or claim.expiry is not None:
+            if claim.deadline is not None or claim.expiry is not None or claim.fresh is not None:
                 claim.claimed_at = time.monotonic()
         if len({claim.priority for claim in claims}) > 1:
             claims.sort(key=lambda claim: claim.priority)

@@ -167,6 +167,9 @@ class Turns:
 
     def begin_soon(self, claims: Sequence[Claim]) -> None:
         """These turns were claimed together, and begin soon: what there is for them is asked at once."""
+        claims = [claim for claim in claims if claim.fresh is None]
+        if not claims:
+            return
         asking = asyncio.create_task(self._ask_news(claims))
         self._asking.add(asking)
         asking.add_done_callback(self._asking.discard)
@@ -182,6 +185,8 @@ class Turns:
 
     async def news(self, claim: Claim) -> News:
         """As of now, or of the moment at which it was claimed: what came later is heard of."""
+        if claim.fresh is not None and time.monotonic() < claim.claimed_at + FRESH:
+            return News(0, 0, 1, None, claim.fresh, read_at=claim.claimed_at)
         expected = self._expected.pop(claim, None)
         if expected is None:
             return await self._news.answer(claim)

@@ -213,7 +213,9 @@ with recursive keyed (queue) as (
            slot = coalesce(r.limit_key, '')
      where r.id = any(array(select t.id from taken t))
     returning r.id, r.name, r.queue, r.priority, r.attempt, r.failures, r.input, r.retry, r.timeout, r.key, r.tags,
-              r.root_id, r.alone, true as limited, r.deadline_at - stepwell.now() as deadline, r.expires_at - stepwell.now() as expiry, r.node
+              r.root_id, r.alone, true as limited, r.deadline_at - stepwell.now() as deadline, r.expires_at - stepwell.now() as expiry, r.node,
+              case when r.kind = 'workflow' and r.parent_id is null and r.pausing is not true
+                    and coalesce(r.recorded, 0) = 0 and coalesce(r.arrived, 0) = 0 then stepwell.now() end as fresh
 ), turned as materialized (
     -- Where its turns ended by their bound, and all that was found is taken, the next begin behind the last of them.
     select o.name, o.size, g.taken, g.served,

@@ -31,7 +31,9 @@ with next as materialized (
            started_at = stepwell.now()
      where r.id = any(array(select n.id from next n))
     returning r.id, r.name, r.queue, r.priority, r.attempt, r.failures, r.input, r.retry, r.timeout, r.key, r.tags,
-              r.root_id, r.alone, false as limited, r.deadline_at - stepwell.now() as deadline, r.expires_at - stepwell.now() as expiry, r.node
+              r.root_id, r.alone, false as limited, r.deadline_at - stepwell.now() as deadline, r.expires_at - stepwell.now() as expiry, r.node,
+              case when r.kind = 'workflow' and r.parent_id is null and r.pausing is not true
+                    and coalesce(r.recorded, 0) = 0 and coalesce(r.arrived, 0) = 0 then stepwell.now() end as fresh
 )
 select m.more, c.*
   from (select exists (select from stepwell.queues q where q.name = :queue::text and q.capped and q.paused_at is null)

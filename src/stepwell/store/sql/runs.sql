@@ -275,7 +275,7 @@ select r.*
        select r.id, r.name, r.queue, r.priority, r.attempt, r.failures, r.input, r.retry, r.timeout, r.key,
               r.tags, r.root_id, r.alone, r.slot is not null as limited,
               r.deadline_at - stepwell.now() as deadline, r.expires_at - stepwell.now() as expiry, r.node,
-              r.claim_id, r.claimed_by,
+              null::timestamptz as fresh, r.claim_id, r.claimed_by,
               r.kind = 'workflow' or coalesce(jsonb_exists(l.versions, r.name), false) as turn
          from stepwell.runs r
         where r.claimed_by = l.id

@@ -243,14 +243,14 @@ class Driving:
 
     def once(self) -> bool:
         """The next thing that happens, whatever its kind; False if nothing will."""
-        due = self.replay.due
+        due = self.replay.timers.due
         if self._coming and (due is None or self._coming[0][0] <= due):
             at, _, happens = heapq.heappop(self._coming)
             self.now = max(self.now, at)
             event = happens()
         elif due is not None and due.year < 9999:
             self.now = max(self.now, due)
-            found = self.replay.due_timer(self.now)
+            found = self.replay.timers.due_by(self.now)
             assert found is not None
             type = EventType.TIMER_FIRED if found[1] is None else EventType.SIGNAL_TIMED_OUT
             event = Event(0, type, self.now, found[0], found[1])
@@ -346,7 +346,7 @@ def whole(told: Told) -> None:
     assert replay.take() == []
     assert replay.ended == told.ended
     assert replay.waits_for() == told.replay.waits_for()
-    assert replay.due == told.replay.due
+    assert replay.timers.due == told.replay.timers.due
     replay.evict()
 
 

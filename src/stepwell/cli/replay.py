@@ -118,6 +118,6 @@ def _rest(replay: Told) -> str:
         return f"it has ended: {replay.ended.type}"
     waits = replay.waits_for()
     parts = [*waits["runs"], *(f"signal {name}" for name in waits["signals"])]
-    if replay.due is not None:
-        parts.append(f"a timer until {replay.due:%Y-%m-%d %H:%M:%S} UTC")
+    if replay.timers.due is not None:
+        parts.append(f"a timer until {replay.timers.due:%Y-%m-%d %H:%M:%S} UTC")
     return f"it waits for {', '.join(parts)}" if parts else "it waits"

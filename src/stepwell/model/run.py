@@ -135,7 +135,8 @@ class Claim(Struct, eq=False):
     node: str | None = None
     """Which part of its parent it is, if its end is told there."""
     fresh: datetime | None = None
-    """Of a workflow that has not begun, and for which nothing had come: when it was claimed, by the database's clock."""
+    """Of a workflow that has not begun, and for which nothing has come: when it was claimed.
+    By the database's clock."""
     claimed_at: float = 0.0
     """By our own clock; only where something was left, or it is fresh."""
     usage: Usage | None = None

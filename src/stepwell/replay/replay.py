@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from random import Random
 from typing import Any
 
@@ -88,7 +89,6 @@ class Replay:
         self.ended: Ended | None = None
         self._ids: ChildIds
         self._seed = ""
-        self._random: Random | None = None
         # Not the worker's: what it holds there would differ from one worker to the next.
         self._context = Context()
 
@@ -152,18 +152,6 @@ class Replay:
     def put_back(self, steps: Sequence[StepCall]) -> None:
         """Steps that were taken, and have not begun: the next turn begins them."""
         self._steps |= {call.number: call for call in steps if not call.dropped}
-
-    def due_timer(self, now: datetime) -> tuple[int, str | None] | None:
-        """The first timer that fires by this time: its number, and the signal whose wait it ends, if it does. Only the
-        first: what it wakes may cancel the next."""
-        timer = self.timers.next()
-        return None if timer is None or (timer.when or NEVER) > now else (timer.number or 0, timer.name)
-
-    @property
-    def due(self) -> datetime | None:
-        """When the next timer fires."""
-        timer = self.timers.next()
-        return None if timer is None else timer.when
 
     def waits_for(self) -> dict[str, Any]:
         """What it waits for, for people."""
@@ -232,11 +220,9 @@ class Replay:
 
     # -- what the code asks for
 
-    @property
+    @cached_property
     def random(self) -> Random:
-        if self._random is None:
-            self._random = Random(self._seed)
-        return self._random
+        return Random(self._seed)
 
     def call(self, type: EventType, start: Start, takes: tuple[str, ...], by: Called | None = None) -> Called:
         """A task or a child, awaited: by this one, if it is given."""

@@ -30,7 +30,19 @@ class Timers:
         """One that fires; None if there is none of this number."""
         return self.pending.pop(number, None)
 
-    def next(self) -> Command | None:
+    @property
+    def due(self) -> datetime | None:
+        """When the next one fires."""
+        timer = self._next()
+        return None if timer is None else timer.when
+
+    def due_by(self, now: datetime) -> tuple[int, str | None] | None:
+        """The first that fires by this time: its number, and the signal whose wait it ends, if it does. Only the first:
+        what it wakes may cancel the next."""
+        timer = self._next()
+        return None if timer is None or timer.when is None or timer.when > now else (timer.number or 0, timer.name)
+
+    def _next(self) -> Command | None:
         """The command of the one that fires first."""
         while self._order:
             timer = self.pending.get(self._order[0][1])

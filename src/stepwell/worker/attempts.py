@@ -41,6 +41,11 @@ async def no_turns(attempt: Running, workflow: Any) -> Outcome:
     raise AssertionError(f"nobody here takes turns of {attempt.claim.name}")
 
 
+async def _is_overdue() -> Outcome:
+    """Of a workflow whose time was out when it was claimed: its code does not begin any more."""
+    return overdue()
+
+
 def nobody_waits(turns: Sequence[Claim]) -> None:
     """For turns that begin soon."""
 
@@ -267,6 +272,8 @@ class Attempts:
             attempt.claim.turn = True
             attempt.claim.name = body.name  # without the version that it may be pinned to
             if attempt.claim.deadline is not None:
+                if attempt.claim.is_over:
+                    return _is_overdue()
                 self._begun(attempt)
             return self._turn(attempt, body)
         claim, begun = attempt.claim, nobody

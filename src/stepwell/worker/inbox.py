@@ -96,8 +96,8 @@ class Inbox:
     def _fire(self) -> bool:
         """Timers, in the order of their time: what one wakes may cancel the next."""
         replay = self._replay
-        while self._listens and (due := replay.due) is not None:
-            first = replay.due_timer(self.now())
+        while self._listens and (due := replay.timers.due) is not None:
+            first = replay.timers.due_by(self.now())
             if first is None:
                 return False
             if due > self.looked_at:

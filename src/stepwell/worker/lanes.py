@@ -37,8 +37,8 @@ STRIDE, MOST_STRIDE = 0.02, 2.0
 """Seconds until the limit keys behind those that were looked at have their turn; longer and longer where none of them
 gave anything, until something is heard."""
 CROWDED, PAUSE = 8, 0.015
-"""Of a worker with less than an eighth of its slots free, claims are so many seconds apart: one for each slot that becomes
-free would cost the database more than what is claimed by it."""
+"""Where less than an eighth of the slots are free, claims are so many seconds apart: one for each slot that becomes free
+would cost the database more than the run that it takes."""
 UNSETTLED = 2000
 """Outcomes that may be on their way to the tables, beside two for each slot, before claims have to wait."""
 

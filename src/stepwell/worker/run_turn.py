@@ -266,7 +266,7 @@ class Turn:
                 # Asked for by what was written before: this turn has only been told of it.
                 calls, draft.calls = draft.calls, []
                 self._begin_steps(calls)
-            self._waking.at(replay.due, self._inbox.now)
+            self._waking.at(replay.timers.due, self._inbox.now)
         if self._children or self._rests:
             self._rest(bool(self._children) and not self._works)
 
@@ -335,7 +335,7 @@ class Turn:
 
     def _park(self) -> None:
         self._closing = True
-        due = self.replay.due
+        due = self.replay.timers.due
         due_in = None if due is None else max(0.0, (due - self._inbox.now()).total_seconds())
         # Steps that a pause held back begin in the next turn: at once, should it have been taken back meanwhile.
         held_back = self._draft.calls

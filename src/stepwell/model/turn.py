@@ -87,13 +87,18 @@ class Advance(Struct, eq=False):
     tx: Any = None
     """A step's own transaction, with whose commit all of this is written."""
     only: Literal["records", "completes"] | None = None
-    """What it does, if that takes one statement: known once it leaves."""
+    """What it does, if that takes one statement. Known once it leaves:
+
+    records      events, and its turn goes on. Nothing that had arrived is among them
+    completes    events, and its run has completed: nobody here waits for it, and nothing goes with it
+    """
 
     def leave(self) -> Advance:
         """Nothing is added to it any more."""
-        if self.only_records:
-            self.only = "records"
-        elif self.only_completes:
+        if self.to == "stay":
+            if self.is_lone and not self.took and self.published is None:
+                self.only = "records"
+        elif self.ended is not None and self._only_completes(self.ended):
             self.only = "completes"
         return self
 
@@ -102,21 +107,9 @@ class Advance(Struct, eq=False):
         """It takes the server a while."""
         return len(self.events) >= 200
 
-    @property
-    def only_records(self) -> bool:
-        """Events, and the turn goes on. Nothing that had arrived is among them."""
-        return self.to == "stay" and not (
-            self.took or self.published is not None or self.starts or self.here or self.cancels or self.children
-            or self.ended or self.tx
-        )  # fmt: skip
-
-    @property
-    def only_completes(self) -> bool:
-        """Events, and the run has completed: nobody waits for it here, and nothing goes with it."""
-        ended = self.ended
+    def _only_completes(self, ended: Ended) -> bool:
         return (
-            ended is not None
-            and ended.type is EventType.WORKFLOW_COMPLETED
+            ended.type is EventType.WORKFLOW_COMPLETED
             and self.claim.node is None
             and self.published is None
             and not (self.starts or self.here or self.cancels or self.children or self.tx)

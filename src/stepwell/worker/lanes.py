@@ -37,8 +37,8 @@ STRIDE, MOST_STRIDE = 0.02, 2.0
 """Seconds until the limit keys behind those that were looked at have their turn; longer and longer where none of them
 gave anything, until something is heard."""
 CROWDED, PAUSE = 8, 0.015
-"""Where less than an eighth of the slots are free, claims are so many seconds apart: one for each slot that becomes free
-would cost the database more than the run that it takes."""
+"""Where less than an eighth of the slots are free, claims are so many seconds apart: one for each slot would cost the
+database more than the run that it takes."""
 UNSETTLED = 2000
 """Outcomes that may be on their way to the tables, beside two for each slot, before claims have to wait."""
 
@@ -97,6 +97,8 @@ class Lanes:
         self._claimed_at = -math.inf
         """When queues were last asked for claims."""
         self._stirring: asyncio.TimerHandle | None = None
+        self._ends = 0
+        """Attempts that have ended since then."""
         self._flying = 0
         self._open = False
         self._stopping = asyncio.Event()
@@ -117,6 +119,12 @@ class Lanes:
 
     def stir(self) -> None:
         self._stirred.set()
+
+    def ended(self) -> None:
+        """There may be room for one more. Where claims are apart, it is no reason to look before there is for some."""
+        self._ends += 1
+        if self._stirring is None or self._ends >= self._slots // CROWDED:
+            self._stirred.set()
 
     def open(self) -> None:
         """The lease is held: there may be claims."""
@@ -236,7 +244,7 @@ class Lanes:
 
     async def _look(self, limit: int, now: Callable[[], float]) -> None:
         claim_id, began = new_claim_id(), now()
-        self._plain_is_next, self._claimed_at = False, began
+        self._plain_is_next, self._claimed_at, self._ends = False, began, 0
         self._frontier.look_begins()
         try:
             async with self.asking(claim_id, limit):
@@ -255,7 +263,7 @@ class Lanes:
         claim_id, began = new_claim_id(), now()
         if (queue := self._frontier.ask()) is None:
             return  # the other lane asks
-        self._claimed_at = began
+        self._claimed_at, self._ends = began, 0
         claimed = Claimed([], limit, others=True)
         try:
             async with self.asking(claim_id, limit):
@@ -299,7 +307,7 @@ class Lanes:
         claim_id = new_claim_id()
         self._plain_is_next = self._plain_is_next and going is None
         if going is not None:
-            self._claimed_at = asyncio.get_running_loop().time()
+            self._claimed_at, self._ends = asyncio.get_running_loop().time(), 0
         order = Order(claim_id, going.places if going else (), going.share if going else 0)
         try:
             async with self.asking(claim_id if going else None, len(order.places) * order.share):
@@ -336,7 +344,8 @@ class Lanes:
         self._patience.discard(timeout)
         self._ordered -= limit
         self._flying -= 1
-        self._stirred.set()
+        # Not at once: what was claimed begins before the other lane has its turn.
+        asyncio.get_running_loop().call_soon(self._stirred.set)
         if claim_id is not None:
             self._coming.discard(claim_id)
             if not answered:

@@ -27,7 +27,8 @@ from stepwell.worker.run_task import failed, timed_out
 from stepwell.worker.steps import Rest
 
 MOST, STRETCH = 40, 0.012
-"""Seconds of first parts after which everyone else on the event loop has a turn."""
+"""First parts, or seconds of them, after which everyone else on the event loop has a turn. So many are then written
+together, while others go on."""
 
 Done = tuple[bytes, OwnTx | None]
 """The result of a step, and the transaction that is committed with the record of it, if it has one."""

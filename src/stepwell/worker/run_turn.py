@@ -324,7 +324,7 @@ class Turn:
         if flying.cancels:
             self._children.difference_update(flying.cancels)
         self._flying = flying
-        if flying.is_long:
+        if len(flying.events) > 1 and flying.is_long:
             self._hurry(True)
         self.desk.write(flying.leave(), self._wrote)
 

@@ -24,9 +24,16 @@ Told: TypeAlias = Callable[["A | BaseException"], None]
 
 
 class Together(Generic[Q, A]):
-    def __init__(self, ask: Callable[[Sequence[Q]], Awaitable[Sequence[Later[A] | BaseException]]]) -> None:
-        """`ask` answers each question of a group, in their order; what it raises is everyone's answer."""
+    def __init__(
+        self,
+        ask: Callable[[Sequence[Q]], Awaitable[Sequence[Later[A] | BaseException]]],
+        *,
+        pause: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """`ask` answers each question of a group, in their order; what it raises is everyone's answer. For `pause` seconds
+        the first of a group waits for others, beside those who are ready at the same moment."""
         self._ask = ask
+        self._pause = pause
         self._gathered: deque[tuple[Q, Told[A]]] = deque()
         self._flights: dict[asyncio.Task[None], int] = {}
         self._in_air = 0
@@ -39,8 +46,7 @@ class Together(Generic[Q, A]):
         self._gathered.append((question, told))
         if not self._called and len(self._flights) < FLIGHTS:
             # Not at once: those who are ready at the same moment go together.
-            self._called = True
-            asyncio.get_running_loop().call_soon(self._leave)
+            self._leave_soon()
 
     def ask_apart(self, asking: Coroutine[Any, Any, A | BaseException], told: Told[A]) -> None:
         """A question that cannot go with others."""
@@ -64,6 +70,19 @@ class Together(Generic[Q, A]):
         for task in (*self._flights, *self._late):
             task.cancel()
 
+    @property
+    def many(self) -> int:
+        """Questions that were asked and are not answered."""
+        return len(self._gathered) + self._in_air
+
+    def _leave_soon(self) -> None:
+        self._called = True
+        loop = asyncio.get_running_loop()
+        if pause := self._pause():
+            loop.call_later(pause, self._leave)
+        else:
+            loop.call_soon(self._leave)
+
     def _leave(self, *, at_once: bool = False) -> None:
         self._called = False
         while self._gathered and len(self._flights) < FLIGHTS:
@@ -86,8 +105,7 @@ class Together(Generic[Q, A]):
         self._in_air -= self._flights.pop(flight)
         if self._gathered and not self._called:
             # Not at once: those who have just been answered may be about to ask again.
-            self._called = True
-            asyncio.get_running_loop().call_soon(self._leave)
+            self._leave_soon()
 
     async def _fly(self, group: Sequence[tuple[Q, Told[A]]]) -> None:
         answers: Sequence[Later[A] | BaseException]

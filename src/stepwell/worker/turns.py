@@ -27,7 +27,7 @@ from stepwell.model.turn import Advance, News
 from stepwell.replay.replay import About, Replay
 from stepwell.telemetry import log
 from stepwell.worker import run_turn
-from stepwell.worker.desk import Host, TurnLink, Waiter, Wrote
+from stepwell.worker.desk import Host, TurnLink, Waiter
 from stepwell.worker.run_step import Steps
 from stepwell.worker.run_task import failed
 from stepwell.worker.run_turn import Turn
@@ -92,6 +92,7 @@ class Turns:
         self._asking: set[asyncio.Task[list[News | BaseException]]] = set()
         self._news: Together[Claim, News] = Together(self._ask_news)
         self._writes = Writes(link)
+        self.write = self._writes.ask
 
     def live_in(self, host: Host) -> None:
         self._host = host
@@ -198,9 +199,6 @@ class Turns:
 
     def ask_news(self, claim: Claim, told: Told[News]) -> None:
         self._news.ask(claim, told)
-
-    def write(self, advance: Advance, told: Told[Wrote]) -> None:
-        self._writes.ask(advance, told)
 
     def can_run(self, starts: Sequence[Start], *, slots: int) -> Sequence[Start]:
         room = slots + self._host.room_for({start.terms.name for start in starts})

@@ -14,21 +14,31 @@ from stepwell.telemetry import log
 from stepwell.worker.desk import Host, TurnLink, Wrote
 from stepwell.worker.together import Later, Together, Told
 
+BUSY, PAUSE = 20, 0.008
+"""Beside more than so many other writes, one that completes its run waits so many seconds for others that do."""
+
 
 class Writes:
     def __init__(self, link: TurnLink) -> None:
         self._link = link
         self._host: Host
         self._together: Together[Advance, Wrote] = Together(self._write_all)
+        self._ends: Together[Advance, Wrote] = Together(self._write_all, pause=self._pause)
+        """Of those that only complete: a statement of their own, which costs much more than one of them."""
 
     def live_in(self, host: Host) -> None:
         self._host = host
 
     def ask(self, advance: Advance, told: Told[Wrote]) -> None:
-        if advance.tx is None:
-            self._together.ask(advance, told)
-        else:
+        if advance.tx is not None:
             self._together.ask_apart(self._write_with_step(advance), told)
+        elif advance.only == "completes":
+            self._ends.ask(advance, told)
+        else:
+            self._together.ask(advance, told)
+
+    def _pause(self) -> float:
+        return PAUSE if self._together.many > BUSY else 0.0
 
     async def answer(self, advance: Advance) -> Wrote:
         return await self._together.answer(advance)
@@ -36,9 +46,11 @@ class Writes:
     async def landed(self) -> None:
         """Wait until nothing is on its way."""
         await self._together.landed()
+        await self._ends.landed()
 
     def close(self) -> None:
         self._together.close()
+        self._ends.close()
 
     async def _write_with_step(self, advance: Advance) -> Wrote | BaseException:
         """All of it with the commit of a step's own transaction, or nothing: that cannot be repeated."""

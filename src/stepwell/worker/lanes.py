@@ -36,7 +36,7 @@ POLL_DEAF = 0.25
 STRIDE, MOST_STRIDE = 0.02, 2.0
 """Seconds until the limit keys behind those that were looked at have their turn; longer and longer where none of them
 gave anything, until something is heard."""
-CROWDED, PAUSE = 8, 0.015
+CROWDED, PAUSE = 8, 0.01
 """Where less than an eighth of the slots are free, claims are so many seconds apart: one for each slot would cost the
 database more than the run that it takes."""
 UNSETTLED = 2000

@@ -354,6 +354,7 @@ class Turn:
             event.version, self.history_from = self.version, event.idx
             self._send(self._taken("again"))  # the same run: its next turn begins with this event, and another replay
             return
+        self._rest(True)  # nothing of it is run any more: its slot is for others while this is written
         last = self._taken("wait")
         last.ended = ended
         self._send(last)

@@ -30,8 +30,8 @@ class Together(Generic[Q, A]):
         *,
         pause: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """`ask` answers each question of a group, in their order; what it raises is everyone's answer. `pause` tells for
-        how many seconds the first of a group waits for others, beside those who are ready at the same moment."""
+        """`ask` answers each question of a group, in their order; what it raises is everyone's answer. `pause` tells
+        how many seconds the first of a group waits for others, beside those who are ready at the same time."""
         self._ask = ask
         self._pause = pause
         self._gathered: deque[tuple[Q, Told[A]]] = deque()

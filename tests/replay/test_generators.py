@@ -1,0 +1,93 @@
+"""Async generators: those of a workflow are its loop's, those of everyone else whoever's they were before."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from stepwell.replay import generators
+from tests.replay.driver import World, task
+
+
+async def walks(told: list[str], name: str) -> AsyncIterator[int]:
+    try:
+        for number in range(10):
+            yield number
+    finally:
+        told.append(f"{name} ended on {type(asyncio.get_running_loop()).__name__}")
+
+
+async def lets_go() -> list[str]:
+    told: list[str] = []
+    async for _ in walks(told, "mine"):
+        await task("a")
+        break
+    await task("b")
+    return told
+
+
+@pytest.fixture
+def hooks() -> Any:
+    before = sys.get_asyncgen_hooks()
+    yield before
+    sys.set_asyncgen_hooks(*before)
+
+
+def test_the_hooks_are_set_once_however_many_events_a_workflow_is_told(hooks: Any) -> None:
+    sys.set_asyncgen_hooks(None, None)
+    World().run(lets_go)
+    ours = sys.get_asyncgen_hooks()
+    assert type(ours.firstiter) is generators.Begins
+    World().run(lets_go)
+    assert sys.get_asyncgen_hooks() == ours
+
+
+def test_a_generator_that_a_workflow_lets_go_of_ends_on_its_loop(hooks: Any) -> None:
+    assert World().run(lets_go).result == ["mine ended on Loop"]
+    assert not generators._of, "nothing is held of a workflow that has ended"
+
+
+def test_generators_of_the_outer_loop_are_still_its_own_once_a_workflow_has_run_there() -> None:
+    told: list[str] = []
+
+    async def main() -> None:
+        early = walks(told, "early")
+        assert await anext(early) == 0
+        World().run(lets_go)
+        late = walks(told, "late")
+        assert await anext(late) == 0
+        del early, late
+        gc.collect()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        left = walks(told, "left")
+        assert await anext(left) == 0
+        kept.append(left)
+
+    kept: list[Any] = []
+    asyncio.run(main())
+    # The last one was closed with its loop, by whoever shuts generators down.
+    assert [line.split()[0] for line in told] == ["early", "late", "left"]
+    assert not any("on Loop" in line for line in told)
+
+
+def test_a_second_loop_of_the_same_thread_hears_of_its_own() -> None:
+    told: list[str] = []
+
+    async def main(name: str) -> None:
+        World().run(lets_go)
+        walking = walks(told, name)
+        assert await anext(walking) == 0
+        del walking
+        gc.collect()
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+    for name in ("first", "second"):
+        asyncio.run(main(name))
+    assert [line.split()[0] for line in told] == ["first", "second"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from stepwell.replay import generators
-from tests.replay.driver import World, task
+from tests.replay.driver import Driving, Takes, World, task
 
 
 async def walks(told: list[str], name: str) -> AsyncIterator[int]:
@@ -31,6 +31,27 @@ async def lets_go() -> list[str]:
     return told
 
 
+async def fails_with_two(told: list[str]) -> None:
+    async def first() -> AsyncIterator[int]:
+        try:
+            yield 1
+        finally:
+            await task("closes the first")
+
+    async def second() -> AsyncIterator[int]:
+        try:
+            yield 2
+        finally:
+            told.append("the second is closed")
+            await asyncio.sleep(0)
+            told.append("and goes on, elsewhere")
+
+    one, two = first(), second()
+    await anext(one)
+    await anext(two)
+    raise ValueError
+
+
 @pytest.fixture
 def hooks() -> Any:
     before = sys.get_asyncgen_hooks()
@@ -48,8 +69,9 @@ def test_the_hooks_are_set_once_however_many_events_a_workflow_is_told(hooks: An
 
 
 def test_a_generator_that_a_workflow_lets_go_of_ends_on_its_loop(hooks: Any) -> None:
+    before = dict(generators._of)  # of workflows of other tests, which nobody has evicted
     assert World().run(lets_go).result == ["mine ended on Loop"]
-    assert not generators._of, "nothing is held of a workflow that has ended"
+    assert generators._of == before, "nothing is held of a workflow that has ended"
 
 
 def test_generators_of_the_outer_loop_are_still_its_own_once_a_workflow_has_run_there() -> None:
@@ -91,3 +113,41 @@ def test_a_second_loop_of_the_same_thread_hears_of_its_own() -> None:
     for name in ("first", "second"):
         asyncio.run(main(name))
     assert [line.split()[0] for line in told] == ["first", "second"]
+
+
+def test_a_generator_that_outlives_its_evicted_workflow_is_closed_and_runs_nowhere() -> None:
+    """It is held by the error that ended the code, while another that stands before it is still being closed."""
+    told: list[str] = []
+    before = dict(generators._of)
+
+    async def main() -> None:
+        driving = Driving(World(answers={"closes the first": Takes(1000, None)}), lambda: fails_with_two(told))
+        driving.begin(None)
+        assert driving.replay.ended is None
+        driving.replay.evict()
+        gc.collect()
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert told == ["the second is closed"]
+    assert generators._of == before
+
+
+def test_where_nobody_hears_of_generators_they_are_closed_as_python_does(hooks: Any) -> None:
+    sys.set_asyncgen_hooks(None, None)
+    World().run(lets_go)
+    told: list[str] = []
+
+    async def walk() -> AsyncIterator[int]:
+        try:
+            yield 1
+        finally:
+            told.append("closed")
+
+    walking = walk()
+    with pytest.raises(StopIteration):
+        anext(walking).send(None)  # type: ignore[attr-defined]
+    del walking
+    gc.collect()
+    assert told == ["closed"]

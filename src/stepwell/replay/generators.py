@@ -11,6 +11,8 @@ from asyncio import events
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, Protocol
 
+from stepwell.replay.closing import close_generator
+
 Generator = AsyncGenerator[Any, Any]
 Hook = Callable[[Generator], Any]
 
@@ -58,6 +60,8 @@ class _Ends:
             loop.ends(generator)
         elif self._outer is not None:
             self._outer(generator)
+        else:
+            close_generator(generator)  # as Python does where nobody hears
 
 
 def hear(kind: type[Any]) -> None:
@@ -70,4 +74,4 @@ def forget(identities: list[int], loop: Hears) -> None:
     """These began in this loop, which has ended."""
     for identity in identities:
         if _of.get(identity) is loop:
-            del _of[identity]
+            _of.pop(identity, None)  # which another thread may have done just now, for one at the same place

@@ -89,9 +89,11 @@ class Loop(asyncio.AbstractEventLoop):
         self.seed(seed)
         self._tasks: dict[int, asyncio.Task[Any]] = {}
         self._tidy_at = 100
-        self._generators: WeakValueDictionary[int, Generator] | None = None
+        self._generators: WeakValueDictionary[int, Any] | None = None
         """Made for the first: hardly any workflow has one."""
         self._let_go: list[Generator] = []
+        self._given: set[int] = set()
+        """Those that were taken to be closed."""
         self._begun: dict[int, int] = {}
         """The identity of an async generator, and the how manieth it is."""
         self._closed = False
@@ -179,7 +181,7 @@ class Loop(asyncio.AbstractEventLoop):
     @property
     def has_generators(self) -> bool:
         """Some that may not have ended."""
-        return bool(self._generators or self._let_go)
+        return self._generators is not None or bool(self._let_go)
 
     def current_task(self) -> asyncio.Task[Any] | None:
         return asyncio.current_task(self) if self._entered else None
@@ -207,7 +209,9 @@ class Loop(asyncio.AbstractEventLoop):
                 self.run_until_idle(0.0)
         self._tasks = {}  # those that had ended, too: they hold this loop
         if self._begun:
-            generators.forget(list(self._begun), self)
+            # One that was neither closed nor has ended, held by an error perhaps, is still ours when it is let go of.
+            alive = {id(each) for each in (self._generators or {}).values() if each.ag_frame is not None}
+            generators.forget([identity for identity in self._begun if identity not in alive], self)
         self._closed = True
         self.driver = GONE
 
@@ -225,8 +229,7 @@ class Loop(asyncio.AbstractEventLoop):
                     task.context.run(self._end, task)
         for generator in suspended:
             close_generator(generator)
-            if generator.ag_frame is not None:
-                del self._begun[id(generator)]  # it refused: should it be let go of later, this loop still hears of it
+            generators.forget([id(generator)], self)
         self.line.clear()
 
     def _end(self, task: asyncio.Task[Any]) -> None:
@@ -258,8 +261,10 @@ class Loop(asyncio.AbstractEventLoop):
 
     def _take_suspended(self) -> list[Any]:
         """Those that are at a `yield`, in the order in which they began. Each is given once: it may refuse to end."""
-        there = [*(self._generators or {}).values(), *self._let_go]
-        self._generators, self._let_go = None, []
+        begun: dict[int, Any] = dict(self._generators or {})
+        there = [*(each for number, each in begun.items() if number not in self._given), *self._let_go]
+        self._given.update(begun)
+        self._let_go = []
         at_a_yield = [each for each in there if each.ag_frame is not None and not each.ag_running]
         return sorted(at_a_yield, key=lambda each: self._begun[id(each)])
 

@@ -205,7 +205,7 @@ class Turn:
         draft, replay, inbox = self._draft, self.replay, self._inbox
         return bool(self._steps.under_way) and not (
             self._steps.done or inbox.ended or inbox.arrivals or self.heard or self._asking or self._pausing
-            or self._children or draft.advance.events or draft.calls or draft.full
+            or self._children or self._rests or self._hurries or draft.advance.events or draft.calls or draft.full
             or replay.line or replay.timers.pending or replay.dropped or replay.ended
         )  # fmt: skip
 

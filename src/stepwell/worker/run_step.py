@@ -181,9 +181,6 @@ class OfTurn:
         self.gone: list[UnderWay] = []
         self.done: deque[UnderWay] = deque()
 
-    def __bool__(self) -> bool:
-        return bool(self.under_way or self.done)
-
     def begin(self, calls: Sequence[StepCall]) -> None:
         for call in calls:
             if not call.dropped:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.servers import Postgres, Redis
+from benchmarks.servers import Held, Postgres, Redis
 
 CONTENDERS = Path(__file__).parent / "contenders"
 
@@ -65,6 +65,8 @@ class Candidate:
     kept: dict[str, int] = field(default_factory=dict)
     """The images that were made, and how many tasks are queued in each."""
     start_rate: float = 0.0
+    held: Held | None = None
+    """The transaction that is open all the time, in a database of its own."""
 
     @property
     def script(self) -> Path:
@@ -96,6 +98,11 @@ class Candidate:
     def keep(self, image: str, queued: int) -> None:
         self.server.keep(self.key, image)
         self.kept[image] = queued
+
+    def hold(self) -> None:
+        """From now until the server ends."""
+        assert isinstance(self.server, Postgres)
+        self.held = self.server.hold(self.key, "prepared")
 
     def attempt(self, figure: str, measure: Callable[[], object]) -> bool:
         """Measure, or note why not: a contender that fails gets a dash, and the run goes on."""

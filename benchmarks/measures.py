@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 from benchmarks import workflows as durable
 from benchmarks.candidate import Candidate, Unmeasured
@@ -54,6 +52,8 @@ def prepare(candidate: Candidate, what: set[str]) -> None:
         for name, count in COSTS.items():
             if name != "1k":
                 _image(candidate, f"cost_{name}", min(count, sizes.grown))
+    if "old" in what and candidate.key == "stepwell":
+        candidate.attempt("image old", lambda: candidate.hold())
     if "workflows" in what:
         durable.prepare(candidate)
 
@@ -179,36 +179,15 @@ def old(candidate: Candidate) -> Steps:
 
 
 def _old(candidate: Candidate) -> None:
-    """Beside a transaction that was there before: nothing that ended since can be cleaned away."""
-    sizes = candidate.sizes
-    url = candidate.on("prepared")
-    with _held(candidate.server):
-        candidate.ask("bulk", url=url, count=sizes.old)
-        candidate.ask("drain", url=url, count=sizes.old, most=60)
-        count = candidate.kept.get("queued", sizes.bulk)
-        candidate.ask("bulk", url=url, count=count)
-        told = candidate.ask("drain", url=url, count=count, most=30)
+    """Beside a transaction that was there before: nothing that has ended since, in any round, can be cleaned away."""
+    held, sizes = candidate.held, candidate.sizes
+    if held is None:
+        raise Unmeasured(candidate.reasons.get("image old", "there is no old transaction"))
+    for count in (sizes.old, candidate.kept.get("queued", sizes.bulk)):
+        candidate.ask("bulk", url=held.url, count=count)
+        told = candidate.ask("drain", url=held.url, count=count, most=60)
     candidate.figures["old"].append(told["rate"])
-
-
-@contextmanager
-def _held(server: object) -> Iterator[None]:
-    """A transaction with a snapshot, open for as long as the block lasts."""
-    assert isinstance(server, Postgres)
-    with subprocess.Popen(
-        server.psql(DATABASE), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as holder:
-        assert holder.stdin is not None
-        assert holder.stdout is not None
-        holder.stdin.write("begin isolation level repeatable read;\nselect 'held' from stepwell.migrations limit 1;\n")
-        holder.stdin.flush()
-        if holder.stdout.readline().strip() != "held":
-            raise Unmeasured("the transaction could not be opened")
-        try:
-            yield
-        finally:
-            holder.stdin.close()
-            holder.wait(10)
+    candidate.figures["old minutes"].append((time.monotonic() - held.since) / 60)
 
 
 def idle(candidate: Candidate) -> Steps:

@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -23,6 +24,7 @@ from stepwell.store.keeper import Account, run_as
 
 USER = "bench"
 DATABASE = "bench"
+OLD = "old"
 PATIENCE = 60.0
 # No checkpoint shall decide a round: each begins right after one, and the next is due long after its end.
 SETTINGS = {
@@ -88,10 +90,22 @@ class Server:
         return (self.place / "log").read_bytes()[-1500:].decode(errors="replace")
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A database in which a transaction with a snapshot is open."""
+
+    url: str
+    since: float
+
+
 class Postgres(Server):
     """One cluster; a database per measurement, copied from a template."""
 
     ending = signal.SIGINT
+
+    def __init__(self, place: Path) -> None:
+        super().__init__(place)
+        self._holders: list[subprocess.Popen[str]] = []
 
     def __enter__(self) -> Self:
         self.place.mkdir()
@@ -170,6 +184,28 @@ class Postgres(Server):
         self.sql("vacuum analyze")
         self._quiet()
         self.sql(f"alter database {DATABASE} rename to {whose}_{name}", database="postgres")
+
+    def hold(self, whose: str, name: str) -> Held:
+        """A copy of the image, beside which a transaction stays open until the server ends. What it keeps from being
+        cleaned away is in that database alone."""
+        self.sql(f"create database {OLD} template {whose}_{name}", database="postgres")
+        holder = subprocess.Popen(
+            self.psql(OLD), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        self._holders.append(holder)
+        holder.stdin.write("begin isolation level repeatable read;\nselect 'held' from pg_class limit 1;\n")
+        holder.stdin.flush()
+        if holder.stdout.readline().strip() != "held":
+            raise RuntimeError("the transaction could not be opened")
+        return Held(self.dsn(OLD), time.monotonic())
+
+    def stop(self) -> None:
+        while self._holders:
+            with self._holders.pop() as holder:
+                holder.kill()
+        super().stop()
 
     def _quiet(self) -> None:
         self.sql(

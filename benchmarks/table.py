@@ -189,6 +189,7 @@ def ours(candidate: Candidate) -> str:
     """What only Stepwell is asked."""
     rows = {
         "drain beside an old transaction /s": "old",
+        "which had been open for so many minutes": "old minutes",
         "idle worker, % of a core": "idle core",
         "idle worker, statements/s": "idle statements",
         "database µs per run, 1 k pending": "cost 1k",

@@ -216,6 +216,32 @@ async def test_a_run_tried_again_does_not_wait_for_the_end_of_the_backlog(app: A
         assert await count_of(dsn, "pending") > 1000
 
 
+async def test_runs_that_someone_had_locked_and_let_go_of_are_not_left_behind(app: App, dsn: str) -> None:
+    """Whose row says that it was locked, an exchange steps over: a look finds them, though the backlog goes on."""
+
+    @app.task
+    async def work(n: int) -> int:
+        return n
+
+    backlog = await work.start_many([(n,) for n in range(5000)])
+    once_locked = backlog[1500:2500]
+    connection = await asyncpg.connect(dsn)
+    try:
+        transaction = connection.transaction()
+        await transaction.start()
+        asked = "select count(*) from (select from stepwell.runs where id = any($1::uuid[]) for update) locked"
+        assert await connection.fetchval(asked, [run.id for run in once_locked]) == 1000
+        await transaction.rollback()
+        touched = "select count(*) from stepwell.runs where xmax <> '0'::xid"
+        assert await connection.fetchval(touched) == 1000
+    finally:
+        await connection.close()
+    async with app.worker() as worker:
+        tap = Wiretap(worker)
+        assert [await run.result(30) for run in backlog] == list(range(5000))
+        assert tap.places, "it went on behind its place"
+
+
 async def test_no_more_is_claimed_than_there_are_slots_where_bodies_wait(app: App, dsn: str) -> None:
     """However many of them end at once."""
     begun, most, gate = 0, 0, asyncio.Event()

@@ -333,9 +333,11 @@ def as_event(command: Command, idx: int, at: datetime) -> Event:
 
 
 def told_again(told: Told) -> None:
-    """Whole, event by event, from every prefix, and with eviction after every turn: the same commands, each time."""
+    """Whole, event by event, as news, from every prefix, and with eviction after every turn: the same commands, each
+    time."""
     whole(told)
     event_by_event(told)
+    as_news(told)
     from_every_prefix(told)
     from_every_part(told)
 
@@ -358,6 +360,42 @@ def event_by_event(told: Told) -> None:
     assert replay.take() == []
     assert replay.ended == told.ended
     replay.evict()
+
+
+def as_news(told: Told) -> None:
+    """New to it once more, and what comes at the same time told in one go: it is told of no more when it asks for
+    something, and that is the same."""
+    replay, arrivals = new_replay(told.fn, told.replay.about.id), arrivals_of(told)
+    place = 0
+
+    def more(like: Event) -> Iterator[Event]:
+        nonlocal place
+        while place < len(arrivals) and (arrivals[place][0].type, arrivals[place][0].at) == (like.type, like.at):
+            assert not arrivals[place - 1][1], "it has asked for something, and is told of more before that is recorded"
+            place += 1
+            yield arrivals[place - 1][0]
+
+    while place < len(arrivals):
+        first, place = arrivals[place][0], place + 1
+        asked = replay.delivered(first, more(first))
+        while replay.line:
+            asked += replay.go_on()
+        assert [same(each) for each in asked] == [same(each) for each in arrivals[place - 1][1]]
+        replay.take_steps()
+        replay.idx += len(asked)
+    assert replay.ended == told.ended
+    replay.evict()
+
+
+def arrivals_of(told: Told) -> list[tuple[Event, list[Event]]]:
+    """Each with what the code asked for upon it."""
+    arrivals: list[tuple[Event, list[Event]]] = []
+    for event in told.history if told.ended is None else told.history[:-1]:
+        if event.type in COMMANDS:
+            arrivals[-1][1].append(event)
+        else:
+            arrivals.append((event, []))
+    return arrivals
 
 
 def from_every_prefix(told: Told) -> None:

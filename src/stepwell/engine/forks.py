@@ -16,7 +16,7 @@ from stepwell.model.ids import RunId
 from stepwell.model.pins import pin_of, plain_name
 from stepwell.model.turn import OpenRun
 from stepwell.replay.called import ChildIds
-from stepwell.replay.replay import NEVER
+from stepwell.replay.timers import NEVER
 from stepwell.store import history as stored
 from stepwell.store.pool import Tx
 

@@ -13,6 +13,8 @@ from stepwell.model.events import COMMANDS, Event, EventType
 from stepwell.replay.code import About
 from stepwell.replay.places import line_of
 
+OF_STEPS = frozenset({EventType.STEP_COMPLETED, EventType.STEP_FAILED})
+
 _NOTHING: frozenset[str] = frozenset()
 
 
@@ -69,6 +71,19 @@ def fits(event: Event, command: Command | None) -> bool:
         and command.name == event.name
         and command.takes == event.takes
     )
+
+
+def is_stray(event: Event, call: Command | StepCall) -> bool:
+    """Whether it is the end of another run than this call started: one of before this run began anew."""
+    run_id = event.run_id
+    return run_id is not None and (isinstance(call, StepCall) or (run_id is not call.run_id and run_id != call.run_id))
+
+
+def ends(event: Event, call: Command | StepCall) -> bool:
+    """Whether it is how a call of this kind, or a step of this name, ends."""
+    if isinstance(call, StepCall):
+        return event.type in OF_STEPS and event.name == call.name
+    return event.type not in OF_STEPS
 
 
 def mismatch(about: About, event: Event, found: Command | StepCall | Ended | None) -> Nondeterminism:

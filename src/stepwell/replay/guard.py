@@ -88,18 +88,18 @@ def is_strict() -> bool:
     return _strict
 
 
-def guarded(run: Callable[[Any], None]) -> Callable[[Any], None]:
+def guarded(run: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
     """Around the method that runs workflow code in this thread."""
 
     @wraps(run)
-    def run_guarded(self: Any) -> None:
+    def run_guarded(self: Any, then: Any) -> None:
         thread = get_ident()
         if _strict or not _installed or thread in _inside:
-            _run_watched(run, self, thread)
+            _run_watched(run, self, then, thread)
             return
         _inside.add(thread)
         try:
-            run(self)
+            run(self, then)
         finally:
             _inside.discard(thread)
 
@@ -108,10 +108,10 @@ def guarded(run: Callable[[Any], None]) -> Callable[[Any], None]:
     return run_guarded
 
 
-def _run_watched(run: Callable[[Any], None], loop: Any, thread: int) -> None:
+def _run_watched(run: Callable[[Any, Any], None], loop: Any, then: Any, thread: int) -> None:
     """The first time, inside of another, or when strict."""
     if thread in _inside:
-        run(loop)
+        run(loop, then)
         return
     if not _installed:
         _install()
@@ -120,7 +120,7 @@ def _run_watched(run: Callable[[Any], None], loop: Any, thread: int) -> None:
     try:
         if watching:
             sys.setprofile(_watch)
-        run(loop)
+        run(loop, then)
     finally:
         # It is not there any more if it has raised: Python takes it out.
         if watching and sys.getprofile() is _watch:

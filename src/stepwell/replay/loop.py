@@ -110,18 +110,19 @@ class Loop(asyncio.AbstractEventLoop):
 
     # -- for those who drive it
 
-    def run_until_idle(self, now: float) -> None:
-        """Run whatever is ready, at this time, for a stretch at most. Leaves the loop that runs here as it was."""
+    def run_until_idle(self, now: float, then: Callable[[], bool] | None = None) -> None:
+        """Run whatever is ready, at this time, for a stretch at most; and as long as `then` makes more of it ready,
+        that. Leaves the loop that runs here as it was."""
         if now > self._now:
             self._now = now
         if not self.line:
             return
         if self._entered:
-            self._run_ready()
+            self._run_ready(then)
             return
         before = self._enter()
         try:
-            self._run_ready()
+            self._run_ready(then)
         finally:
             self._leave(before)
 
@@ -154,21 +155,26 @@ class Loop(asyncio.AbstractEventLoop):
             gc.enable()
 
     @guarded
-    def _run_ready(self) -> None:
+    def _run_ready(self, then: Callable[[], bool] | None) -> None:
         ready, stretch = self.line, self.stretch or MANY
         handle: Any = None
-        for _ in range(stretch):
-            if not ready:
+        while True:
+            for _ in range(stretch):
+                if not ready:
+                    break
+                handle = ready.popleft()
+                if handle._cancelled:
+                    continue
+                try:
+                    handle._context.run(handle._callback, *handle._args)
+                except KeyboardInterrupt:
+                    raise
+                except BaseException:
+                    pass  # its task has it too; of what belongs to no task, nobody would hear elsewhere either
+            else:
+                break
+            if then is None or not then():
                 return
-            handle = ready.popleft()
-            if handle._cancelled:
-                continue
-            try:
-                handle._context.run(handle._callback, *handle._args)
-            except KeyboardInterrupt:
-                raise
-            except BaseException:
-                pass  # its task has it too; of what belongs to no task, nobody would hear elsewhere either
         self.ran += stretch
         if self.ran >= MANY:
             raise NeverWaits(_line_of(handle))

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextvars import Context
-from datetime import UTC, datetime, timedelta
-from functools import cached_property
+from datetime import UTC, datetime
+from functools import cached_property, partial
 from random import Random
 from typing import Any
 
@@ -27,13 +27,13 @@ from stepwell.replay import ordered
 from stepwell.replay.called import Called, ChildIds, error_of, let_go
 from stepwell.replay.code import About, Code, ContinueAsNew, Evicted
 from stepwell.replay.ending import end_of
-from stepwell.replay.fitting import NOTHING_AHEAD, fits, last_arrival, look_ahead, mismatch
+from stepwell.replay.fitting import NOTHING_AHEAD, OF_STEPS, ends, fits, is_stray, last_arrival, look_ahead, mismatch
 from stepwell.replay.futures import DurableTimer
 from stepwell.replay.loop import Loop, NeverWaits
 from stepwell.replay.places import line_of_user
 from stepwell.replay.rollback import Rollback
 from stepwell.replay.signals import Receiving, Signals
-from stepwell.replay.timers import Timers
+from stepwell.replay.timers import Timers, moment
 from stepwell.replay.updates import Updates
 
 __all__ = ["About", "Called", "Code", "ContinueAsNew", "Evicted", "Replay"]
@@ -43,13 +43,11 @@ ordered.put_in_order()
 _AT_ONCE = frozenset({EventType.STATE_PUBLISHED, EventType.VERSION_MARKED})
 """Commands that nobody waits for: their line is the one that is run."""
 _TO_CANCEL = {EventType.TASK_SCHEDULED: EventType.TASK_CANCELLED, EventType.CHILD_STARTED: EventType.CHILD_CANCELLED}
-_OF_STEPS = frozenset({EventType.STEP_COMPLETED, EventType.STEP_FAILED})
 
 STRETCH = 300
 """Callbacks that new code runs at a time: a large fan-out is written in parts, while it issues the rest."""
 
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
-NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 class Replay:
@@ -121,10 +119,11 @@ class Replay:
                 self._deliver(event)
             self.idx = event.idx
 
-    def delivered(self, event: Event) -> list[Command]:
-        """Tell it something new; the commands it issues upon it."""
-        self._deliver(event)
-        self.idx = event.idx
+    def delivered(self, event: Event, more: Iterator[Event] | None = None) -> list[Command]:
+        """Tell it something new; the commands it issues upon it. While there are none it is told of `more`, which is of
+        the same type and time: what many have in common is done once."""
+        self._deliver(event, more)
+        self.idx = self._told
         return self.take()
 
     def go_on(self) -> list[Command]:
@@ -160,7 +159,7 @@ class Replay:
 
     # -- one event
 
-    def _deliver(self, event: Event) -> None:
+    def _deliver(self, event: Event, more: Iterator[Event] | None = None) -> None:
         if self._issued or self.ended is not None:
             raise mismatch(self.about, event, self._issued[0] if self._issued else self.ended)
         self._heard, self._told, self.loop.ran = self._number, event.idx, 0
@@ -169,7 +168,19 @@ class Replay:
         act = _ARRIVALS.get(event.type)
         if act is not None:  # else it is of a newer version, and nothing to do with the code
             act(self, event)
-            self._go_on()
+            self._go_on(None if more is None else partial(self._deliver_next, act, more))
+
+    def _deliver_next(self, act: Callable[[Replay, Event], None], more: Iterator[Event]) -> bool:
+        """Whether there is another, of which it can be told at once."""
+        if self._issued or self._steps or self._main is None or self._main.done():
+            return False
+        self.idx = self._told
+        event = next(more, None)
+        if event is None:
+            return False
+        self._heard, self._told, self.loop.ran = self._number, event.idx, 0
+        act(self, event)
+        return True
 
     def _begin(self, event: Event) -> None:
         for name, value in event.signals or ():
@@ -183,11 +194,11 @@ class Replay:
         body = self._rollback.around(self.code.body(event.value))
         self._main = self._context.run(self.loop.create_task, body, name="workflow")
 
-    def _go_on(self) -> None:
+    def _go_on(self, then: Callable[[], bool] | None = None) -> None:
         loop, now = self.loop, (self.now - self._began).total_seconds()
         loop.stretch = None if self.replaying else STRETCH
         try:
-            loop.run_until_idle(now)
+            loop.run_until_idle(now, then)
             if self._main is not None and self._main.done():
                 self._wind_up(now)
         except NeverWaits as error:
@@ -301,17 +312,11 @@ class Replay:
 
     def timer_set(self, timer: DurableTimer, signal: str | None = None) -> None:
         known = self._ahead.whens.get(self._number + 1) if self.replaying else None
-        when = known or self._at(timer.when())
+        when = known or moment(self._began, timer.when())
         self.timers.add(timer, self._issue(EventType.TIMER_SCHEDULED, when=when, name=signal), when)
 
     def timer_cancelled(self, timer: DurableTimer) -> None:
         self.timers.drop(timer)
-
-    def _at(self, when: float) -> datetime:
-        try:
-            return self._began + timedelta(seconds=when)
-        except OverflowError:
-            return NEVER
 
     def evict(self) -> None:
         """End its coroutines, here and now: the run goes on from its history, elsewhere or later."""
@@ -336,20 +341,16 @@ class Replay:
         """Who waits for this end; None if it was cancelled here while it ended there, or was asked for before this
         run began anew."""
         number = event.command or 0
-        called = self._calls.pop(number, None)
-        if called is None or (event.run_id is not None and event.run_id != getattr(called.call, "run_id", None)):
-            if called is not None:
-                self._calls[number] = called
-            if event.type in _OF_STEPS and number not in self._given_up:
+        called = self._calls.get(number)
+        if called is None or is_stray(event, called.call):
+            if event.type in OF_STEPS and number not in self._given_up:
                 raise mismatch(self.about, event, None)
             self._given_up.discard(number)
             return None
-        if isinstance(called.call, StepCall):
-            if event.type not in _OF_STEPS or event.name != called.call.name:
-                raise mismatch(self.about, event, called.call)
-            self._steps.pop(number, None)
-        elif event.type in _OF_STEPS:
+        if not ends(event, called.call):
             raise mismatch(self.about, event, called.call)
+        del self._calls[number]
+        self._steps.pop(number, None)
         return called
 
     def _cancel_requested(self, event: Event) -> None:

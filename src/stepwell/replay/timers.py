@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from heapq import heappop, heappush
 
 from stepwell.model.commands import Command
 from stepwell.replay.futures import DurableTimer
+
+NEVER = datetime.max.replace(tzinfo=UTC)
+
+
+def moment(began: datetime, seconds: float) -> datetime:
+    """So many seconds after a workflow began, as far as there is a date for it."""
+    try:
+        return began + timedelta(seconds=seconds)
+    except OverflowError:
+        return NEVER
 
 
 class Timers:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -48,36 +48,58 @@ class Draft:
         return bool(self.full) or len(self.advance.starts) >= PART
 
     @property
+    def listens(self) -> bool:
+        """Whether the code can be told of something now."""
+        return self.replay.ended is None and not self.replay.line
+
+    @property
     def children(self) -> list[tuple[Claim, Completed]]:
         return [child for page in (*self.full, self.advance) for child in page.children]
 
-    def deliver(
-        self,
-        event: Event,
-        *,
-        child: tuple[Claim, Completed] | None = None,
-        arrived: int | None = None,
-        tx: Any = None,
-    ) -> None:
-        """Tell the code of something, and note what it asks for. It is the end of a run of its own, or has `arrived` as
-        the how manieth, or is the end of a step with a transaction."""
-        replay = self.replay
-        if len(self.advance.starts) >= PART:
-            self.full.append(self.advance)
-            self.advance = Advance(self._claim, seen=self.advance.seen)
+    def deliver(self, event: Event, *, arrived: int | None = None, tx: Any = None) -> None:
+        """Tell the code of something, and note what it asks for. It may have `arrived` as the how manieth, or be the
+        end of a step with a transaction."""
+        replay, advance = self.replay, self._page()
         event.idx = replay.idx + 1
         if event.at < replay.now:
             event.at = replay.now
-        advance = self.advance
         advance.events.append(event)
-        if child is not None:
-            advance.children.append(child)
-        elif arrived is not None:
+        if arrived is not None:
             advance.seen, advance.took = arrived, True
         elif tx is not None:
             advance.tx = tx
-        began = time.monotonic()
-        if commands := replay.delivered(event):
+        self._tell(event, None)
+
+    def deliver_ends(self, ended: deque[tuple[Claim, Completed]], at: datetime, most: int) -> None:
+        """Tell the code of so many ends of its own runs, one after the other; and note what it asks for. It may not
+        listen to all of them."""
+        ends = self._ends(ended, max(at, self.replay.now), most)
+        while self.listens and (first := next(ends, None)) is not None:
+            self._tell(first, ends)
+
+    def _ends(self, ended: deque[tuple[Claim, Completed]], at: datetime, most: int) -> Iterator[Event]:
+        """Each is noted as the code is told of it."""
+        for _ in range(min(len(ended), most)):
+            advance, child = self._page(), ended.popleft()
+            claim, outcome = child
+            event = Event(
+                self.replay.idx + 1, EventType.TASK_COMPLETED, at, int(claim.node or 0), run_id=claim.id,
+                value=outcome.result, attempt=claim.attempt,
+            )  # fmt: skip
+            advance.events.append(event)
+            advance.children.append(child)
+            yield event
+
+    def _page(self) -> Advance:
+        """The last page, if there is room on it."""
+        if len(self.advance.starts) >= PART:
+            self.full.append(self.advance)
+            self.advance = Advance(self._claim, seen=self.advance.seen)
+        return self.advance
+
+    def _tell(self, event: Event, more: Iterator[Event] | None) -> None:
+        replay, began = self.replay, time.monotonic()
+        if commands := replay.delivered(event, more):
             self.record(commands)
         if not replay.line:
             self.calls += replay.take_steps()

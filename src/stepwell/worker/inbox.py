@@ -52,41 +52,24 @@ class Inbox:
         if pausing:
             return False
         if self.ended:
-            self._tell_ends()
+            self._draft.deliver_ends(self.ended, self.now(), AT_ONCE)
         if self.arrivals and not self.ended:
             self._tell_arrivals()
         if self._replay.timers.pending and not (self.ended or self.arrivals or looking):
             return self._fire()
         return False
 
-    @property
-    def _listens(self) -> bool:
-        """Whether the code can be told of something now."""
-        return self._replay.ended is None and not self._replay.line
-
     def _tell_steps(self) -> None:
         """With a transaction of its own, one at a time."""
         steps, draft = self.steps, self._draft
-        while (step := steps.next_done()) is not None and draft.advance.tx is None and self._listens:
+        while (step := steps.next_done()) is not None and draft.advance.tx is None and self._draft.listens:
             steps.done.popleft()
             draft.deliver(step.event(self.now()), tx=step.tx)
-
-    def _tell_ends(self) -> None:
-        now = self.now()
-        for _ in range(min(len(self.ended), AT_ONCE)):
-            if not self._listens:
-                return
-            claim, outcome = self.ended.popleft()
-            told = Event(
-                0, EventType.TASK_COMPLETED, now, int(claim.node or 0), run_id=claim.id, value=outcome.result,
-                attempt=claim.attempt,
-            )  # fmt: skip
-            self._draft.deliver(told, child=(claim, outcome))
 
     def _tell_arrivals(self) -> None:
         arrivals, self.arrivals = self.arrivals, []
         for place, event in enumerate(arrivals):
-            if not self._listens:
+            if not self._draft.listens:
                 self.arrivals = arrivals[place:]  # or for the code that begins anew, if it does
                 return
             if event.idx > self.seen:
@@ -96,7 +79,7 @@ class Inbox:
     def _fire(self) -> bool:
         """Timers, in the order of their time: what one wakes may cancel the next."""
         replay = self._replay
-        while self._listens and (due := replay.timers.due) is not None:
+        while self._draft.listens and (due := replay.timers.due) is not None:
             first = replay.timers.due_by(self.now())
             if first is None:
                 return False

@@ -36,7 +36,8 @@ APART = {"arq": ROOT / ".venv-peers-arq" / "bin" / "python"}
 SHOWN = ("bulk", "drain", "drain2", "calm body 50", "steps", "tasks", "lone", "fan")
 CONDITIONS = """\
 {cores} cores, {memory:.0f} GiB, Python {python}; Postgres {postgres} with fsync and synchronous_commit on, \
-shared_buffers {buffers}, max_wal_size {wal}, checkpoint_timeout {timeout}; {redis}; loopback. \
+shared_buffers {buffers}, max_wal_size {wal}, {least} of log files there from the beginning, \
+checkpoint_timeout {timeout}; {redis}; loopback. \
 Medians of {rounds} interleaved rounds [lowest–highest]. No-ops with \
 100 bytes of input; a drain counts until the store holds the outcome. A round's databases are copied from a template, \
 vacuumed and analyzed; a checkpoint comes \
@@ -158,6 +159,7 @@ def conditions(chosen: argparse.Namespace, sizes: Sizes, candidates: list[Candid
         postgres=versions.get(Postgres, "–"),
         buffers=SETTINGS["shared_buffers"],
         wal=SETTINGS["max_wal_size"],
+        least=SETTINGS["min_wal_size"],
         timeout=SETTINGS["checkpoint_timeout"],
         redis=f"{versions[Redis]} with AOF everysec" if Redis in versions else "no Redis",
         rounds=chosen.rounds,

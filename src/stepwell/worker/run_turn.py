@@ -277,8 +277,11 @@ class Turn:
 
     @property
     def _holds(self) -> bool:
-        """Whether to stay for runs of its own that are under way here: their end is then the next turn."""
-        return bool(self._children) and not self._pausing and time.monotonic() < self._held_since + HOLD
+        """Whether to stay for runs of its own: of some that have ended the code is yet to be told, and the end of those
+        that are under way here is then the next turn."""
+        if self._pausing:
+            return False
+        return bool(self._inbox.ended or (self._children and time.monotonic() < self._held_since + HOLD))
 
     def _hurry(self, hurries: bool) -> None:
         if hurries is not self._hurries:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from uuid import UUID
 
@@ -159,10 +159,9 @@ class Waiting:
             self._new.clear()
             self._look_far |= self._futures.keys()
         else:
-            finished = {UUID(each) for each in ids}
-            for run_id in finished & self._new.keys():
+            for run_id in _among(ids, self._new):
                 del self._new[run_id]
-            awaited = finished & self._futures.keys()
+            awaited = _among(ids, self._futures)
             if len(awaited) == 1 and self._let_look(*awaited):
                 return
             self._look |= awaited
@@ -268,3 +267,11 @@ def _batches(ids: Iterable[UUID]) -> Iterator[list[UUID]]:
     rest = list(ids)
     for first in range(0, len(rest), BATCH):
         yield rest[first : first + BATCH]
+
+
+def _among(ids: Sequence[str], known: Collection[UUID]) -> set[UUID]:
+    """Those of them that are known. Where many finish and few are waited for, most need not be read."""
+    if len(known) < len(ids):
+        said = set(ids)
+        return {run_id for run_id in known if run_id.hex in said}
+    return {run_id for each in ids if (run_id := UUID(each)) in known}

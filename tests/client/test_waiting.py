@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
@@ -17,7 +17,7 @@ from stepwell.engine import reads
 from stepwell.model.errors import Unavailable
 from stepwell.model.run import Finished
 from stepwell.store.pool import Tx
-from stepwell.waiting import SPREADING
+from stepwell.waiting import SPREADING, _among
 from tests.waiting_for import until
 
 SOON = 15.0
@@ -380,3 +380,11 @@ async def test_who_was_told_too_soon_and_looks_in_vain_waits_on(
             await looked.wait()
         gate.set()
         assert await asyncio.wait_for(waiting, 30) == "done"
+
+
+@pytest.mark.parametrize(("said", "known"), [(3, 500), (500, 3), (0, 2), (2, 0)])
+def test_whichever_are_fewer_those_that_are_waited_for_are_found_among_many(said: int, known: int) -> None:
+    ids = [uuid4() for _ in range(said + known)]
+    shared = ids[: min(said, known) // 2]
+    told, awaited = [*shared, *ids[:said]], {*shared, *ids[said:]}
+    assert _among([each.hex for each in told], awaited) == set(shared)

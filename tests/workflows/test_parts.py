@@ -13,7 +13,7 @@ import pytest
 
 from stepwell import App, Run, RunCancelled, State, workflow
 from stepwell.replay import replay
-from stepwell.worker import drafts, run_turn
+from stepwell.worker import drafts, inbox, run_turn
 from stepwell.worker.direct import DirectLink
 from tests.waiting_for import until
 from tests.workflows.telling import reaches, types_of
@@ -136,6 +136,21 @@ async def test_a_thousand_of_a_fan_out_are_claimed_as_they_are_copied(
     assert max(claimed) >= 400
     once = "select count(*) from stepwell.finished_runs where attempt = 1 and started_at is not null"
     assert await sql.fetchval(once) == 2052
+
+
+async def test_a_turn_stays_until_its_code_has_been_told_of_all_that_has_ended(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though nothing of its own is run any more: whoever ends it then settles the rest in the long way."""
+    monkeypatch.setattr(inbox, "AT_ONCE", 1)
+    for module in (drafts, run_turn):
+        monkeypatch.setattr(module, "PART", 200)
+    of = Fan(app)
+    async with app, app.worker():
+        await (await of.fan.start(50)).result(timeout=SOON)
+        run = await of.fan.start(1000)
+        assert await run.result(timeout=SOON) == 1000 * 999
+        assert (await run.info()).attempt == 1
 
 
 async def test_what_may_not_be_claimed_here_waits_in_its_queue(

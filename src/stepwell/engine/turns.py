@@ -97,14 +97,13 @@ async def _advance(tx: Tx, advances: Sequence[Advance], worker: WorkerId, claim_
     await cancel_parts(tx, [run_id for each in advances for run_id in each.cancels], all_of_them)
     # Before their own rows: who ends a child has it first, and then tells its parent.
     await lock_children(tx, [each.claim.id for each in advances if each.ended is not None and each.ended.cancels])
-    events = [(each.claim.id, event) for each in advances for event in each.events]
-    apart = len(events) > MANY and isinstance(tx, Transaction)
+    apart = sum([len(each.events) for each in advances]) > MANY and isinstance(tx, Transaction)
     for row in await tx.rows("advance_turns", **_columns(advances), **_event_columns([] if apart else advances)):
         all_of_them.turns[row["id"]] = Advanced(State(row["state"]), row["arrived"], row["pausing"])
         if row["state"] == State.PENDING:
             all_of_them.wakes.add(row["queue"])
     if apart:
-        await _copy_events(tx, [each for each in events if each[0] in all_of_them.turns])
+        await _copy_events(tx, [each for each in advances if each.claim.id in all_of_them.turns])
     lost = [each for each in advances if each.claim.id not in all_of_them.turns]
     if any(not each.is_lone for each in lost):
         raise ClaimLost(lost[0].claim.id, lost[0].claim.attempt)
@@ -146,10 +145,11 @@ async def _start_unkeyed(tx: Tx, starts: Sequence[Start]) -> None:
         await runs.start(tx, starts[first : first + PAGE])
 
 
-async def _copy_events(tx: Any, events: Sequence[tuple[UUID, Event]]) -> None:
+async def _copy_events(tx: Any, advances: Sequence[Advance]) -> None:
     """Many events, in the quickest way there is."""
-    rows = ((run_id, event.idx, event.type, event.at, stored.details(event)) for run_id, event in events)
-    await tx.copy("events", copying.EVENT_COLUMNS, copying.event_chunks(rows, chunk=copying.LARGE_CHUNK))
+    histories = [(each.claim.id, each.events) for each in advances]
+    chunks = copying.event_chunks(histories, stored.details, chunk=copying.LARGE_CHUNK)
+    await tx.copy("events", copying.EVENT_COLUMNS, chunks)
 
 
 def _event_columns(advances: Sequence[Advance]) -> dict[str, Any]:

@@ -6,12 +6,13 @@ row is a handful of bytes objects put one behind another.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from struct import Struct
 from uuid import UUID
 
+from stepwell.model.events import Event
 from stepwell.model.start import Start, Terms
 
 COLUMNS = (
@@ -69,27 +70,32 @@ def chunks(starts: Iterable[Start], taken: Taken | None = None, *, chunk: int = 
 EVENT_COLUMNS = ("run_id", "idx", "type", "at", "data")
 _EVENT = _row(len(EVENT_COLUMNS), 16)
 _int = Struct("!ii").pack
+_number, _FOUR = _length, _length(4)
+"""A number of four bytes, and the length of it."""
 _time = Struct("!iq").pack
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
 
-def event_chunks(events: Iterable[tuple[UUID, int, str, datetime, bytes]], *, chunk: int = CHUNK) -> Iterator[bytes]:
-    """Events of histories: run, place, type, time and details of each."""
+def event_chunks(
+    histories: Iterable[tuple[UUID, Sequence[Event]]], details: Callable[[Event], bytes], *, chunk: int = CHUNK
+) -> Iterator[bytes]:
+    """Events of histories, each with its details."""
     parts, size = [_HEAD], 0
-    run: UUID | None = None
-    last: tuple[str, datetime] | None = None
-    before = between = b""
-    for run_id, idx, type, at, data in events:
-        if run_id is not run:
-            run, before = run_id, _EVENT + run_id.bytes
-        if (type, at) != last:  # often the same for many
-            last, between = (type, at), _text(type) + _moment(at)
-        length = len(data)
-        parts += (before, _int(4, idx), between, _length(length + 1), b"\x01", data)
-        size += length + 64
-        if size >= chunk:
-            yield b"".join(parts)
-            parts, size = [], 0
+    for run_id, events in histories:
+        before, between = _EVENT + run_id.bytes + _FOUR, b""
+        type: str | None = None
+        at: datetime | None = None
+        for event in events:
+            if event.type is not type or event.at is not at:  # often the same for many
+                type, at = event.type, event.at
+                between = _text(type) + _moment(at)
+            data = details(event)
+            length = len(data) + 1
+            parts += (before, _number(event.idx), between, _length(length), b"\x01", data)
+            size += length + 64
+            if size >= chunk:
+                yield b"".join(parts)
+                parts, size = [], 0
     parts.append(_TAIL)
     yield b"".join(parts)
 

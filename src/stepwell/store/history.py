@@ -30,6 +30,24 @@ class _Details(msgspec.Struct, omit_defaults=True):
     more: bool | None = None
 
 
+class _Call(msgspec.Struct, omit_defaults=True):
+    """Of a task that was started."""
+
+    command: int | None = None
+    name: str | None = None
+    run: UUID | None = None
+    takes: tuple[str, ...] | None = None
+
+
+class _Return(msgspec.Struct, omit_defaults=True):
+    """Of one that has completed."""
+
+    command: int | None = None
+    run: UUID | None = None
+    value: msgspec.Raw = msgspec.Raw()
+    attempt: int | None = None
+
+
 _TYPES = {each.value: each for each in EventType}
 _encode = msgspec.json.Encoder().encode
 _name = lru_cache(maxsize=1000)(_encode)
@@ -41,6 +59,10 @@ def details(event: Event) -> bytes:
     if event.type is EventType.STEP_COMPLETED and event.more is None and event.value is not None:
         # There are more of these than of all others.
         return b'{"command":%d,"name":%b,"value":%b}' % (event.command or 0, _name(event.name), event.value)
+    if event.type is EventType.TASK_SCHEDULED and event.more is None:
+        return _encode(_Call(event.command, event.name, event.run_id, event.takes))
+    if event.type is EventType.TASK_COMPLETED and event.value is not None and event.id is None:
+        return _encode(_Return(event.command, event.run_id, msgspec.Raw(event.value), event.attempt))
     packed = _Details(
         event.command, event.name, event.run_id, event.takes, state=event.state, attempt=event.attempt,
         when=event.when, version=event.version, id=event.id, more=event.more,

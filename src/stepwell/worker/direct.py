@@ -148,7 +148,10 @@ class DirectLink:
             async with self._database.transaction() as tx:
                 await write(tx)
         children = [claim for each in advances for claim, _ in each.children]
-        written.finished = [*written.finished, *(claim.id for claim in children)]
+        if len(children) <= FEW:
+            written.finished = [*written.finished, *(claim.id for claim in children)]
+        else:  # of many, hardly anyone is waited for: they do not hold up the word of their workflow
+            asyncio.get_running_loop().call_soon(self._announce_finished, [claim.id for claim in children])
         self._tell(written)
         self._announce_slots([*(each.claim for each in advances), *children])
         waits = [each.due_in for each in advances if each.due_in is not None]

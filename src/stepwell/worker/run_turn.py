@@ -125,9 +125,12 @@ class Turn:
 
     def takes(self, claim: Claim, outcome: Outcome) -> bool:
         """Whether the end of a run of its own is written with what follows from it here."""
-        if self._closing or self._pausing or self.replay.ended is not None or claim.id not in self._children:
+        if self._closing or self._pausing or self.replay.ended is not None:
             return False
-        self._children.discard(claim.id)
+        try:
+            self._children.remove(claim.id)
+        except KeyError:
+            return False
         self._stir()
         if type(outcome) is not Completed:
             return False

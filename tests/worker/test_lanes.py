@@ -217,7 +217,7 @@ async def test_a_run_tried_again_does_not_wait_for_the_end_of_the_backlog(app: A
 
 
 async def test_runs_that_someone_had_locked_and_let_go_of_are_not_left_behind(app: App, dsn: str) -> None:
-    """Whose row says that it was locked, an exchange steps over: a look finds them, though the backlog goes on."""
+    """An exchange may step over what says that it was locked: a look finds it, though the backlog goes on."""
 
     @app.task
     async def work(n: int) -> int:

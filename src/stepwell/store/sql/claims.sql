@@ -140,8 +140,8 @@ select l.others, (select s.size from share s) as share, c.*
 -- The hot path, one statement and one commit: what this worker completed for what it runs next. It claims
 -- only from queues that a claim found busy, in each behind the last run that it took there, so that the
 -- dead entries of all that went before are not read again. What comes to stand before that place
--- (more urgent, tried again) is left to claim_runs. So is whatever anyone has locked, or had when he gave up: `xmax`
--- tells at a third of what it costs to try the lock, and behind that place lies what others are claiming now.
+-- (more urgent, tried again) is left to claim_runs. So is whatever was locked by a transaction that may still be
+-- running: `xmax` tells at a third of what it costs to try the lock, and behind that place lies what others claim now.
 -- `moved` is null when every id was, else those that were; `said`, whether the word was. There is a row even when
 -- nothing is claimed.
 with done as (
@@ -178,7 +178,8 @@ with done as (
               and r.limit_key is null
               and r.queue = o.queue
               and (r.priority, r.id) > (o.priority, o.id)
-              and r.xmax = '0'::xid
+              and (age(r.xmax) > (select age(pg_snapshot_xmin(pg_current_snapshot())::xid))
+                   or r.xmax = (select pg_current_xact_id_if_assigned()::xid))
               and not r.alone
               and r.name = any(:names::text[])
               and (r.expires_at is null or r.expires_at > stepwell.now())

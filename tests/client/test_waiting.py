@@ -18,6 +18,7 @@ from stepwell.model.errors import Unavailable
 from stepwell.model.run import Finished
 from stepwell.store.pool import Tx
 from stepwell.waiting import SPREADING, _among
+from stepwell.worker.direct import FEW
 from tests.waiting_for import until
 
 SOON = 15.0
@@ -388,3 +389,29 @@ def test_whichever_are_fewer_those_that_are_waited_for_are_found_among_many(said
     shared = ids[: min(said, known) // 2]
     told, awaited = [*shared, *ids[:said]], {*shared, *ids[said:]}
     assert _among([each.hex for each in told], awaited) == set(shared)
+
+
+async def test_the_word_of_a_workflow_is_not_held_up_by_those_of_its_many_runs(app: App, dsn: str) -> None:
+    """It leaves alone, unless others are on their way: a waiter for it would read them all, and wait for them."""
+
+    @app.task
+    async def work(n: int) -> int:
+        return n
+
+    @app.workflow
+    async def fan() -> None:
+        await asyncio.gather(*(work(n) for n in range(2 * FEW)))
+
+    letters: list[str] = []
+    connection = await asyncpg.connect(dsn)
+    await connection.add_listener(f"stepwell_{Channel.FINISHED}", lambda *said: letters.append(str(said[-1])))
+    async with app.worker():
+        for _ in range(30):
+            run = await fan.start()
+            await run.result(30)
+            await connection.execute("select 1")
+            if run.id.hex in letters:
+                break
+        else:
+            pytest.fail(f"it always came with others: {letters[-1]}")
+    await connection.close()

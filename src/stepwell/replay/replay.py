@@ -44,8 +44,9 @@ _AT_ONCE = frozenset({EventType.STATE_PUBLISHED, EventType.VERSION_MARKED})
 """Commands that nobody waits for: their line is the one that is run."""
 _TO_CANCEL = {EventType.TASK_SCHEDULED: EventType.TASK_CANCELLED, EventType.CHILD_STARTED: EventType.CHILD_CANCELLED}
 
-STRETCH = 300
-"""Callbacks that new code runs at a time: a large fan-out is written in parts, while it issues the rest."""
+STRETCH = 50
+"""Callbacks that new code runs at a time: a large fan-out is written in parts, while it issues the rest. What the
+database answers to one part is heard between two stretches, and there are eight answers to each."""
 
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 

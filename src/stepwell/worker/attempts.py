@@ -257,7 +257,8 @@ class Attempts:
             if over or not self._line:
                 self.pace.pauses(now, attempt.claim.name)
             if over:
-                self._told_ended()
+                if self.pace.is_to_tell(now):
+                    self._told_ended()
                 await asyncio.sleep(0)
                 self.pace.begins(clock())
         return None, None

@@ -150,9 +150,12 @@ class DirectLink:
         children = [claim for each in advances for claim, _ in each.children]
         if len(children) <= FEW:
             written.finished = [*written.finished, *(claim.id for claim in children)]
-        else:  # of many, hardly anyone is waited for: they do not hold up the word of their workflow
-            asyncio.get_running_loop().call_soon(self._announce_finished, [claim.id for claim in children])
         self._tell(written)
+        if len(children) > FEW:
+            # Of many, hardly anyone is waited for. The word of their workflow leaves before theirs, and before whoever
+            # hears of this write lets go of all that they were.
+            asyncio.get_running_loop().call_soon(self._announce_finished, [claim.id for claim in children])
+            await asyncio.sleep(0)
         self._announce_slots([*(each.claim for each in advances), *children])
         waits = [each.due_in for each in advances if each.due_in is not None]
         # While it was running nobody reckoned with its deadline.

@@ -21,7 +21,7 @@ class Pace:
         self.ended = 0
         """Bodies that ended in their first step, so far."""
         self._counted, self._at, self._rate = 0, 0.0, 0.0
-        self._before, self._began = 0, 0.0
+        self._before, self._began, self._told = 0, 0.0, 0.0
         self._each: dict[str, float] = {}
         self.hurried: set[Claim] = set()
         """Turns that have much to write: what they started cannot be settled before."""
@@ -42,6 +42,14 @@ class Pace:
     def is_over(self, now: float) -> bool:
         """Whether everyone else has a turn now."""
         return now > self._began + (SHORT_STRETCH if self.hurried else STRETCH)
+
+    def is_to_tell(self, now: float) -> bool:
+        """Whether those who claim are told that there may be room. After a short stretch there is hardly any more than
+        after the one before."""
+        if now <= self._told + STRETCH:
+            return False
+        self._told = now
+        return True
 
     def pauses(self, now: float, name: str) -> None:
         """They did until now, and all of them ended; this was the last."""

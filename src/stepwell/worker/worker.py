@@ -14,7 +14,7 @@ released; one it no longer gives to us (cancelled, reaped) is lost, and its atte
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Container, Sequence
 from contextlib import suppress
 from datetime import timedelta
 
@@ -177,19 +177,23 @@ class Worker:
             self._look.set()
 
     async def _watch(self) -> None:
-        """Compare, every second what is known here and now and then all: the longer that takes, the rarer."""
+        """Compare: every second what was here the last time, upon a word all that is here, and now and then all that
+        the table has; the longer that takes, the rarer. What ends within a second is not asked for without a word."""
         now = asyncio.get_running_loop().time
         next_all = now() + WATCH_ALL
+        last: set[Claim] = set()
         while True:
             await within(WATCH, self._look.wait())
             self._attempts.give_back_stale()
             everything = bool(self._lanes.unheard) or now() >= next_all
-            if not (self._look.is_set() or self._attempts.known or everything):
-                continue
+            known = set(self._attempts.known)
+            claims, last = known if everything or self._look.is_set() else known & last, known
             self._look.clear()
+            if not (claims or everything):
+                continue
             began = now()
             try:
-                await self.compare(everything=everything)
+                await self.compare(claims, everything=everything)
             except Unavailable as error:
                 log.warning("the watch waits for the database: %s", error)
                 await asyncio.sleep(WATCH / 4)
@@ -197,9 +201,11 @@ class Worker:
                 if everything:
                     next_all = now() + max(WATCH_ALL, 20 * (now() - began))
 
-    async def compare(self, *, everything: bool = True) -> None:
-        """What is held here against what the table says. What is being claimed meanwhile is nobody's business."""
-        before, known = self._attempts.snapshot(), {claim.fence for claim in self._attempts.known}
+    async def compare(self, claims: Collection[Claim] | None = None, *, everything: bool = True) -> None:
+        """What is held here, or these claims of it, against what the table says. What is being claimed meanwhile is
+        nobody's business."""
+        claims = self._attempts.known if claims is None else claims
+        before, known = self._attempts.snapshot().intersection(claims), {claim.fence for claim in claims}
         with self._lanes.claims_on_their_way() as coming:
             unheard = set(self._lanes.unheard)
             claim_ids = None if everything else list({claim_id for _, claim_id in known})

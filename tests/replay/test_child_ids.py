@@ -1,0 +1,39 @@
+"""Ids of a workflow's own runs: reckoned, so that they are the same in every replay, and neighbours in every index."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from stepwell.model.ids import made_at, new_run_id
+from stepwell.replay.called import ChildIds
+
+AT = datetime(2026, 3, 1, 12, 0, 0, 123_000, tzinfo=UTC)
+
+
+def test_the_ids_of_a_fan_out_are_in_the_order_of_its_calls() -> None:
+    ids = ChildIds(new_run_id(), 1)
+    made = [ids.id(number, AT) for number in range(1, 20_000)]
+    assert made == sorted(made)
+    assert {each.version for each in made} == {7}
+    assert {made_at(each) for each in made} == {AT}
+
+
+def test_every_replay_makes_the_same_ids() -> None:
+    parent = new_run_id()
+    once, again = ChildIds(parent, 3), ChildIds(parent, 3)
+    assert [once.id(number, AT) for number in range(1, 100)] == [again.id(number, AT) for number in range(1, 100)]
+
+
+def test_numbers_beyond_those_that_are_sorted_by_have_ids_of_their_own() -> None:
+    """Twenty bits of a number are sorted by: the rest tells apart what begins anew with them."""
+    ids = ChildIds(new_run_id(), 1)
+    numbers = [number + turn * 2**20 for number in (1, 2, 255, 256) for turn in range(500)]
+    assert len({ids.id(number, AT) for number in numbers}) == len(numbers)
+
+
+def test_other_parents_other_beginnings_and_other_times_have_other_ids() -> None:
+    parent = new_run_id()
+    makers = [ChildIds(new_run_id(), 1) for _ in range(1000)] + [ChildIds(parent, begun) for begun in range(1, 1000)]
+    made = [maker.id(number, AT) for maker in makers for number in (1, 2)]
+    made += [ChildIds(parent, 1).id(1, AT + timedelta(milliseconds=ms)) for ms in range(1, 100)]
+    assert len(set(made)) == len(made)

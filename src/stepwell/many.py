@@ -26,8 +26,9 @@ class Many:
             lambda _again: bulk.matching(self._database, which, finished=finished, limit=limit, after=after)
         )
 
-    async def cancel(self, ids: Sequence[UUID], *, force: bool = False) -> list[UUID]:
-        """Those that were not finished, and are cancelled now; or asked to be, as workflows are without `force`."""
+    async def cancel(self, ids: Sequence[UUID], *, force: bool = False) -> tuple[list[UUID], list[UUID]]:
+        """Those that were not finished and are cancelled now; and those that were asked to end, as workflows that have
+        begun are without `force`."""
 
         async def cancel(again: bool) -> tuple[list[UUID], Consequences]:
             async with self._database.transaction() as tx:
@@ -38,11 +39,11 @@ class Many:
                     finished = await reads.finished(tx, ids)
                     ended = [each.id for each in finished if each.state is State.CANCELLED]
             after.cancelled += ended
-            return [*ended, *after.asked], after
+            return ended, after
 
         cancelled, after = await patiently(cancel)
         tell_all(self._dispatch, after)
-        return cancelled
+        return cancelled, list(after.asked)
 
     async def retry(self, ids: Sequence[UUID]) -> dict[UUID, RunId]:
         """New runs of those that have finished: from the old id to the new."""

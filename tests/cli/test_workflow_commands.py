@@ -272,7 +272,13 @@ async def test_cancel_asks_a_workflow_and_with_force_it_asks_nobody(stepwell, fl
     async with flows.app.worker():
         run = await paying(flows)
     named = [run.id] if by == "id" else ["--name", "flows.checkout", "--yes"]
-    assert (await stepwell("cancel", *named)).code == 0
+    said = await stepwell("cancel", *named)
+    assert said.code == 0
+    assert "asked to end" in said.out
     assert (await run.info()).state == "pending"  # asked, and nobody is there to answer
-    assert (await stepwell("cancel", *named, "--force")).code == 0
+    told = (await stepwell("cancel", *named, "--json")).json
+    assert (told.get("done", 0), int(told["asked"])) == (0, 1)
+    said = await stepwell("cancel", *named, "--force")
+    assert said.code == 0
+    assert "asked" not in said.out
     assert (await run.info()).state == "cancelled"

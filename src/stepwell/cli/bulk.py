@@ -45,34 +45,56 @@ class Verb:
     done: str
     finished: bool
     """Whether it is for finished runs, or for live ones."""
-    each: Callable[[Run[Any]], Awaitable[UUID]]
-    many: Callable[[Client, Sequence[UUID]], Awaitable[int]]
+    each: Callable[[Run[Any]], Awaitable[One]]
+    many: Callable[[Client, Sequence[UUID]], Awaitable[Some]]
 
 
-async def _cancel_one(run: Run[Any]) -> UUID:
+@dataclass(frozen=True, slots=True)
+class One:
+    """What came of one run."""
+
+    id: UUID
+    asked: bool = False
+    """It was only asked, and has not ended yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Some:
+    """To how many of several it was done, and how many were only asked."""
+
+    done: int = 0
+    asked: int = 0
+
+    def __add__(self, more: Some) -> Some:
+        return Some(self.done + more.done, self.asked + more.asked)
+
+
+async def _cancel_one(run: Run[Any]) -> One:
     await run.cancel()
-    return run.id
+    return One(run.id, asked=not (await run.info()).state.finished)
 
 
-async def _end_one(run: Run[Any]) -> UUID:
+async def _end_one(run: Run[Any]) -> One:
     await run.cancel(force=True)
-    return run.id
+    return One(run.id)
 
 
-async def _retry_one(run: Run[Any]) -> UUID:
-    return (await run.retry()).id
+async def _retry_one(run: Run[Any]) -> One:
+    return One((await run.retry()).id)
 
 
-async def _cancel_many(client: Client, ids: Sequence[UUID]) -> int:
-    return len(await client.many.cancel(ids))
+async def _cancel_many(client: Client, ids: Sequence[UUID]) -> Some:
+    ended, asked = await client.many.cancel(ids)
+    return Some(len(ended), len(asked))
 
 
-async def _end_many(client: Client, ids: Sequence[UUID]) -> int:
-    return len(await client.many.cancel(ids, force=True))
+async def _end_many(client: Client, ids: Sequence[UUID]) -> Some:
+    ended, _asked = await client.many.cancel(ids, force=True)
+    return Some(len(ended))
 
 
-async def _retry_many(client: Client, ids: Sequence[UUID]) -> int:
-    return len(await client.many.retry(ids))
+async def _retry_many(client: Client, ids: Sequence[UUID]) -> Some:
+    return Some(len(await client.many.retry(ids)))
 
 
 CANCEL = Verb("cancel", "cancelled", False, _cancel_one, _cancel_many)
@@ -152,8 +174,7 @@ async def _each(app: App, names: Sequence[str], verb: Verb, *, as_json: bool) ->
     async with reached(app):
         for name in names:
             try:
-                told: dict[str, Any] = {"run": name, "id": await verb.each(app.run(name))}
-                shown = f"{name} {verb.done} as {told['id']}" if verb.finished else f"{name} {verb.done}"
+                told, shown = _came_of(await verb.each(app.run(name)), name, verb)
             except StepwellError as error:
                 told, shown = {"run": name, "error": str(error)}, str(error)
                 code = code or exit_code(error)
@@ -166,18 +187,30 @@ async def _each(app: App, names: Sequence[str], verb: Verb, *, as_json: bool) ->
     return code or Exit.DONE
 
 
+def _came_of(one: One, name: str, verb: Verb) -> tuple[dict[str, Any], str]:
+    """For machines, and for people."""
+    told = {"run": name, "id": one.id}
+    if one.asked:
+        return {
+            **told,
+            "asked": True,
+        }, f"{name} was asked to end: it may clean up first, or refuse (--force does not ask)"
+    return told, f"{name} {verb.done} as {one.id}" if verb.finished else f"{name} {verb.done}"
+
+
 async def _bulk(app: App, verb: Verb, which: Mapping[str, Any], *, yes: bool, as_json: bool) -> int:
     async with reached(app):
         client = cast(Client, app.door)  # of which the door shows only what a handle needs
         ids = await _gather(client, filter_of(which), finished=verb.finished)
         if ids and not yes:
             _ask(f"This will {verb.word} {len(ids):,} runs: {in_words(which)}.")
-        done = await _do(client, verb, ids, shown=not as_json)
+        did = await _do(client, verb, ids, shown=not as_json)
     if as_json:
-        echo_json({"matched": len(ids), "done": done})
+        echo_json({"matched": len(ids), "done": did.done, **({"asked": did.asked} if did.asked else {})})
     else:
-        left = f"; {len(ids) - done:,} had moved on meanwhile" if done < len(ids) else ""
-        click.echo(f"{done:,} {verb.done}{left}")
+        asked = f"; {did.asked:,} asked to end" if did.asked else ""
+        left = len(ids) - did.done - did.asked
+        click.echo(f"{did.done:,} {verb.done}{asked}" + (f"; {left:,} had moved on meanwhile" if left > 0 else ""))
     return Exit.DONE
 
 
@@ -196,18 +229,18 @@ def _ask(what: str) -> None:
     click.confirm(f"{plain(what)} Go on?", abort=True, err=True)
 
 
-async def _do(client: Client, verb: Verb, ids: Sequence[UUID], *, shown: bool) -> int:
-    done = 0
+async def _do(client: Client, verb: Verb, ids: Sequence[UUID], *, shown: bool) -> Some:
+    did = Some()
     try:
         with _progress(len(ids), shown=shown) as advance:
             for first in range(0, len(ids), BATCH):
                 batch = ids[first : first + BATCH]
-                done += await verb.many(client, batch)
+                did += await verb.many(client, batch)
                 advance(len(batch))
     except StepwellError:
-        say(f"{done:,} of {len(ids):,} were {verb.done} before this:")
+        say(f"{did.done + did.asked:,} of {len(ids):,} were {verb.done} before this:")
         raise
-    return done
+    return did
 
 
 @contextmanager

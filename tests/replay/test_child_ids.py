@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from uuid import RFC_4122
+
+import pytest
 
 from stepwell.model.ids import made_at, new_run_id
 from stepwell.replay.called import ChildIds
@@ -14,7 +17,7 @@ def test_the_ids_of_a_fan_out_are_in_the_order_of_its_calls() -> None:
     ids = ChildIds(new_run_id(), 1)
     made = [ids.id(number, AT) for number in range(1, 20_000)]
     assert made == sorted(made)
-    assert {each.version for each in made} == {7}
+    assert {(each.version, each.variant) for each in made} == {(7, RFC_4122)}
     assert {made_at(each) for each in made} == {AT}
 
 
@@ -24,11 +27,13 @@ def test_every_replay_makes_the_same_ids() -> None:
     assert [once.id(number, AT) for number in range(1, 100)] == [again.id(number, AT) for number in range(1, 100)]
 
 
-def test_numbers_beyond_those_that_are_sorted_by_have_ids_of_their_own() -> None:
-    """Twenty bits of a number are sorted by: the rest tells apart what begins anew with them."""
+def test_ids_that_count_over_the_end_of_their_bits_are_still_of_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
     ids = ChildIds(new_run_id(), 1)
-    numbers = [number + turn * 2**20 for number in (1, 2, 255, 256) for turn in range(500)]
-    assert len({ids.id(number, AT) for number in numbers}) == len(numbers)
+    ids.id(1, AT)
+    monkeypatch.setattr(ids, "_noise", 2**74 - 5)
+    made = [ids.id(number, AT) for number in range(10)]
+    assert len(set(made)) == 10
+    assert {(made_at(each), each.version, each.variant) for each in made} == {(AT, 7, RFC_4122)}
 
 
 def test_other_parents_other_beginnings_and_other_times_have_other_ids() -> None:

@@ -67,8 +67,8 @@ def error_of(event: Event, call: Command | StepCall, run_id: UUID) -> Exception:
 
 
 class ChildIds:
-    """Ids of the runs that a workflow starts: sorted by time and then by number, as those of other runs are, and the
-    same in every replay. The rows of a fan-out are neighbours, and so are their entries in every index.
+    """Ids of the runs that a workflow starts: sorted by time, as all are, and the same in every replay. Those of one
+    time count up from a place that only this workflow has: the rows of a fan-out are neighbours in every index.
 
     `begun` is the event that the history begins with: a run that continues as new numbers its commands anew.
     """
@@ -83,14 +83,13 @@ class ChildIds:
         if not self._noise:  # only now: many workflows have none but steps
             parent, begun = self._made_of
             made_of = parent.bytes + begun.to_bytes(8, "big")
-            self._noise = int.from_bytes(blake2b(made_of, digest_size=8).digest(), "big") & _NOISE
+            self._noise = int.from_bytes(blake2b(made_of, digest_size=10).digest(), "big") & _NOISE
         if at is not self._at:
             self._at, self._first = at, (int(at.timestamp() * 1000) & 0xFFFF_FFFF_FFFF) << 80 | _VERSION
-        # Twenty bits of the number, around those of the variant. Mixed into the noise by an odd factor, all of it tells
-        # the ids of one workflow apart: no two numbers lead to the same 54 bits.
-        noise = self._noise ^ (number * 0x9E37_79B9_7F4A_7C15 & _NOISE)
-        return uuid_of(self._first | (number >> 8 & 0xFFF) << 64 | (number & 0xFF) << 54 | noise)
+        noise = self._noise + number & _NOISE
+        return uuid_of(self._first | noise >> 62 << 64 | noise & _LOW)
 
 
 _VERSION = 0x7 << 76 | 0x2 << 62
-_NOISE = (1 << 54) - 1
+_NOISE, _LOW = (1 << 74) - 1, (1 << 62) - 1
+"""All bits beside the time and the version, and those of them behind the variant."""

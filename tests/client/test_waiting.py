@@ -405,13 +405,15 @@ async def test_the_word_of_a_workflow_is_not_held_up_by_those_of_its_many_runs(a
     letters: list[str] = []
     connection = await asyncpg.connect(dsn)
     await connection.add_listener(f"stepwell_{Channel.FINISHED}", lambda *said: letters.append(str(said[-1])))
-    async with app.worker():
-        for _ in range(30):
-            run = await fan.start()
-            await run.result(30)
-            await connection.execute("select 1")
-            if run.id.hex in letters:
-                break
-        else:
-            pytest.fail(f"it always came with others: {letters[-1]}")
-    await connection.close()
+    try:
+        async with app.worker():
+            for _ in range(30):
+                run = await fan.start()
+                await run.result(30)
+                await connection.execute("select 1")
+                if run.id.hex in letters:
+                    break
+            else:
+                pytest.fail(f"it always came with others: {letters[-1:]}")
+    finally:
+        await connection.close()

@@ -9,6 +9,7 @@ import pytest
 
 from stepwell.model.ids import made_at, new_run_id
 from stepwell.replay.called import ChildIds
+from stepwell.replay.loop import GONE, Loop
 
 AT = datetime(2026, 3, 1, 12, 0, 0, 123_000, tzinfo=UTC)
 
@@ -30,7 +31,7 @@ def test_every_replay_makes_the_same_ids() -> None:
 def test_ids_that_count_over_the_end_of_their_bits_are_still_of_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
     ids = ChildIds(new_run_id(), 1)
     ids.id(1, AT)
-    monkeypatch.setattr(ids, "_noise", 2**74 - 5)
+    monkeypatch.setattr(ids, "_noise", 2**74 - 5 * 2**16)
     made = [ids.id(number, AT) for number in range(10)]
     assert len(set(made)) == 10
     assert {(made_at(each), each.version, each.variant) for each in made} == {(AT, 7, RFC_4122)}
@@ -42,3 +43,10 @@ def test_other_parents_other_beginnings_and_other_times_have_other_ids() -> None
     made = [maker.id(number, AT) for maker in makers for number in (1, 2)]
     made += [ChildIds(parent, 1).id(1, AT + timedelta(milliseconds=ms)) for ms in range(1, 100)]
     assert len(set(made)) == len(made)
+
+
+def test_the_loops_of_sibling_workflows_hash_their_tasks_apart() -> None:
+    """Python keeps the tasks of all loops in one set: with the same hashes, adding one would go along all of them."""
+    ids = ChildIds(new_run_id(), 1)
+    seeds = {Loop(GONE, seed=ids.id(number, AT).int).first_seq for number in range(1000)}  # type: ignore[abstract]
+    assert len(seeds) == 1000

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pytest
 
 from stepwell import App
 from stepwell.model.ids import ClaimId
+from stepwell.model.run import Claim
 from stepwell.worker.attempts import Attempts
 from stepwell.worker.direct import DirectLink
 from tests.waiting_for import until
@@ -34,19 +35,25 @@ async def test_what_was_not_here_at_the_last_look_is_not_asked_for(app: App, mon
     monkeypatch.setattr(DirectLink, "held", noted_held)
     go_on = asyncio.Event()
 
+    begin = Attempts.begin
+
+    def noted_begin(attempts: Attempts, claims: Sequence[Claim]) -> None:
+        happened.clear()
+        begin(attempts, claims)
+
     @app.task
     async def work() -> None:
-        happened.clear()
         await go_on.wait()
 
     async def has_looked() -> bool:
-        return happened.count("look") > 2
+        return worker._link.hears and happened.count("look") > 2
 
     async def has_asked() -> bool:
         return "asked" in happened
 
-    async with app.worker():
-        await until(has_looked)  # it has its lease by then, which is a word
+    async with app.worker() as worker:
+        await until(has_looked)  # it has its lease by then, and hears: both make it look at all
+        monkeypatch.setattr(Attempts, "begin", noted_begin)
         happened.clear()
         await work.start()
         await until(has_asked)

@@ -44,9 +44,9 @@ _AT_ONCE = frozenset({EventType.STATE_PUBLISHED, EventType.VERSION_MARKED})
 """Commands that nobody waits for: their line is the one that is run."""
 _TO_CANCEL = {EventType.TASK_SCHEDULED: EventType.TASK_CANCELLED, EventType.CHILD_STARTED: EventType.CHILD_CANCELLED}
 
-STRETCH = 50
-"""Callbacks that new code runs at a time: a large fan-out is written in parts, while it issues the rest. What the
-database answers to one part is heard between two stretches, and there are eight answers to each."""
+STRETCH, SHORTER = 300, 6
+"""Callbacks that new code runs at a time: a large fan-out is written in parts, while it issues the rest. What asks for
+so much has shorter stretches from then on, by this factor: between two of them the answers to its writes are heard."""
 
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -197,7 +197,7 @@ class Replay:
 
     def _go_on(self, then: Callable[[], bool] | None = None) -> None:
         loop, now = self.loop, (self.now - self._began).total_seconds()
-        loop.stretch = None if self.replaying else STRETCH
+        loop.stretch = None if self.replaying else STRETCH if not loop.ran else max(1, STRETCH // SHORTER)
         try:
             loop.run_until_idle(now, then)
             if self._main is not None and self._main.done():

@@ -257,7 +257,7 @@ class Attempts:
             if over or not self._line:
                 self.pace.pauses(now, attempt.claim.name)
             if over:
-                if self.pace.is_to_tell(now):
+                if self.pace.tells(now):
                     self._told_ended()
                 await asyncio.sleep(0)
                 self.pace.begins(clock())

@@ -43,9 +43,9 @@ class Pace:
         """Whether everyone else has a turn now."""
         return now > self._began + (SHORT_STRETCH if self.hurried else STRETCH)
 
-    def is_to_tell(self, now: float) -> bool:
-        """Whether those who claim are told that there may be room. After a short stretch there is hardly any more than
-        after the one before."""
+    def tells(self, now: float) -> bool:
+        """Whether those who claim are told now that there may be room; then not for a whole stretch. After a short one
+        there is hardly more of it than after the one before."""
         if now <= self._told + STRETCH:
             return False
         self._told = now

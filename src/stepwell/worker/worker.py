@@ -187,7 +187,8 @@ class Worker:
             self._attempts.give_back_stale()
             everything = bool(self._lanes.unheard) or now() >= next_all
             known = set(self._attempts.known)
-            claims, last = known if everything or self._look.is_set() else known & last, known
+            claims = known if everything or self._look.is_set() else known & last
+            last = known
             self._look.clear()
             if not (claims or everything):
                 continue

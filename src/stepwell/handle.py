@@ -173,9 +173,13 @@ class Run(Generic[R]):
         UpdateFailed if it raised."""
         outside, run_id = self._app.door.outside, await self._known_id()
         seconds = None if timeout is None else duration(timeout, setting="timeout").total_seconds()
-        async with asyncio.timeout(seconds):
-            sent = await outside.send(run_id, EventType.UPDATE_REQUESTED, name, encode_call(args, kwargs))
-            answer = await outside.answer(run_id, sent)
+        try:
+            async with asyncio.timeout(seconds):
+                sent = await outside.send(run_id, EventType.UPDATE_REQUESTED, name, encode_call(args, kwargs))
+                answer = await outside.answer(run_id, sent)
+        except TimeoutError:
+            why = f"{name!r} was not answered in time: it stays, and is answered when a worker has the workflow"
+            raise TimeoutError(why) from None
         if answer.error is None:
             return decode(answer.value or b"null")
         kind = UpdateRejected if answer.type is EventType.UPDATE_REJECTED else UpdateFailed

@@ -28,6 +28,24 @@ async def test_start_takes_arguments_as_json_and_prints_the_id(stepwell, client)
     assert (info.input, info.queue, info.priority, info.state) == ({"*": [2], "b": 3}, "q", 7, "pending")
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ((), "missing a required argument: 'a'"),
+        (("--input", "1", "--input", "2", "--input", "3"), "too many positional arguments"),
+        (("--input", "1", "--input", "c=3"), "unexpected keyword argument 'c'"),
+    ],
+)
+async def test_arguments_that_the_definition_does_not_take_are_told_and_nothing_is_started(
+    stepwell, client, given, said
+):
+    answer = await stepwell("start", "shop.add", "--app", "shop:app", *given)
+    assert answer.code == 2
+    assert said in answer.err
+    assert "Traceback" not in answer.err
+    assert (await client.runs()).items == []
+
+
 async def test_start_waits_for_a_result(stepwell, app):
     app.task(_double, name="double")
     async with app.worker():

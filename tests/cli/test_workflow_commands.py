@@ -146,6 +146,14 @@ async def test_show_and_explain_tell_how_the_code_does_not_fit(stepwell, flows):
         assert blocked["facts"]["idx"] == 2
 
 
+async def test_an_update_that_nobody_answers_in_time_says_that_it_stays(stepwell, flows):
+    async with flows.app.worker():
+        run = await paying(flows)
+    said = await stepwell("update", run.id, "add", "3", "--timeout", "0.1")
+    assert said.code == 1
+    assert "'add' was not answered in time: it stays" in said.err
+
+
 # -- replay
 
 
@@ -164,6 +172,10 @@ async def test_replay_of_a_stored_and_of_an_exported_history(stepwell, flows, tm
     assert exported["run"]["id"] == str(run.id)
     told = (await stepwell("replay", file, "flows:app", "--json")).json
     assert told["fits"] is True
+    lines = {each["what"]: str(each["line"]) for each in told["events"]}
+    for what in ("TaskScheduled flows.reserve(order)", "StepCompleted flows.label", "StatePublished"):
+        assert lines[what].startswith(f"{HERE / 'flows.py'}:"), lines
+        assert lines[what].endswith(" in checkout")
     assert [each["idx"] for each in told["events"]] == list(range(1, len(exported["events"]) + 1))
     assert [
         each["idx"] for each in (await stepwell("replay", file, "flows:app", "--json", "--until", 2)).json["events"]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
-from uuid import RFC_4122
+from uuid import RFC_4122, uuid4
 
 import pytest
 
+from stepwell.model.events import Event, EventType
 from stepwell.model.ids import made_at, new_run_id
 from stepwell.replay.called import ChildIds
 from stepwell.replay.loop import GONE, Loop
+from tests.replay.driver import RUN, as_event, new_replay, task
 
 AT = datetime(2026, 3, 1, 12, 0, 0, 123_000, tzinfo=UTC)
 
@@ -50,3 +53,29 @@ def test_the_loops_of_sibling_workflows_hash_their_tasks_apart() -> None:
     ids = ChildIds(new_run_id(), 1)
     seeds = {Loop(GONE, seed=ids.id(number, AT).int).first_seq for number in range(1000)}  # type: ignore[abstract]
     assert len(seeds) == 1000
+
+
+def test_a_history_with_ids_of_another_kind_keeps_them_and_its_rest_has_ours() -> None:
+    """Some of what was asked for at once was written by code that made its ids otherwise; ours goes on with the rest."""
+
+    async def fan() -> int:
+        return sum(await asyncio.gather(*(task("t", number) for number in range(6))))
+
+    history = [Event(1, EventType.WORKFLOW_STARTED, AT)]
+    for number in (1, 2, 3):
+        history.append(Event(1 + number, EventType.TASK_SCHEDULED, AT, number, "t", uuid4(), ()))
+    history[-1].more = True
+    replay = new_replay(fan)
+    replay.recorded(history)
+    history += [as_event(command, 1 + (command.number or 0), AT) for command in replay.take()]
+    ours = ChildIds(RUN, 1)
+    assert [event.run_id for event in history[4:]] == [ours.id(number, AT) for number in (4, 5, 6)]
+    for number in range(1, 7):
+        end = Event(7 + number, EventType.TASK_COMPLETED, AT, number, run_id=history[number].run_id, value=b"1")
+        assert replay.delivered(end) == []
+        history.append(end)
+    assert replay.ended is not None
+    assert replay.ended.value == b"6"
+    again = new_replay(fan)
+    again.recorded(history)
+    assert again.ended == replay.ended

@@ -190,6 +190,36 @@ async def test_who_stopped_at_older_code_goes_on_though_the_newer_was_there_befo
                 assert await run.result(timeout=20) == 3
 
 
+async def test_what_stopped_at_other_code_is_taken_by_the_worker_that_brings_the_right_one(dsn: str) -> None:
+    """Though one with the other code is still there, and idle: in the middle of a deploy."""
+    right, wrong = App(dsn, lease=5), App(dsn, lease=5)
+
+    @right.workflow(name="shop.checkout")
+    async def checkout() -> int:
+        workflow.publish(1)
+        return await workflow.signal("go", int)
+
+    @wrong.workflow(name="shop.checkout")
+    async def changed() -> int:
+        return await workflow.signal("go", int)
+
+    async with right, wrong:
+        async with right.worker():
+            runs = await checkout.start_many([()] * 8)
+            for run in runs:
+                await until_waiting(run)
+        async with wrong.worker():
+            for run in runs:
+                await run.signal("go", 3)
+
+            async def are_blocked() -> bool:
+                return all([[cause.code for cause in (await run.explain()).causes] == ["blocked"] for run in runs])
+
+            await until(are_blocked, within=15)
+            async with right.worker():
+                assert [await run.result(timeout=20) for run in runs] == [3] * 8
+
+
 async def test_a_worker_that_starts_lets_those_go_on_that_stopped_at_the_same_version(dsn: str) -> None:
     """Its own code is the same; what it calls was mended."""
     app = App(dsn, lease=5)

@@ -88,6 +88,10 @@ async def _start(app: App, name: str, input: Input, options: dict[str, Any], *, 
     args, kwargs = input
     async with reached(app):
         definition: Any = app.definitions.get(name) or app.definition(name)
+        try:
+            definition._encode(tuple(args), kwargs)
+        except TypeError as error:  # as a call would: one too few, too many, or of another name
+            raise click.UsageError(f"{error}. Each --input is one argument; or name=JSON") from None
         run: Run[Any] = await definition.options(**options).start(*args, **kwargs)
         if not wait:
             echo_json({"id": run.id, "key": run.key}) if as_json else click.echo(run.id)

@@ -10,28 +10,36 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.cli.exported import History
-from stepwell.model.commands import Command
+from stepwell.model.commands import Command, StepCall
 from stepwell.model.errors import Nondeterminism
 from stepwell.model.events import COMMANDS, Event, EventType
+from stepwell.replay.called import Called
+from stepwell.replay.places import line_of
 from stepwell.replay.replay import Replay
 from stepwell.worker.turns import RunCode
 from stepwell.workflows import Workflow
 
 Hear = Callable[[Event, str], None]
-"""Told of every event that fits, and of the line that issued it, if it is a command."""
+"""Told of every event that fits, and of the line that issued it, if it is a command, or the end of a step."""
 
 _LINE = re.compile(r"(.+):(\d+) in .+")
 
 
 class Told(Replay):
-    """A replay that says which line each command came from."""
+    """A replay that says which line each command came from, and where each step was asked for."""
 
     lines: dict[int, str]
 
     def _expect(self, event: Event) -> None:
         command: Command | None = self._issued[0] if self._issued else None
         super()._expect(event)
-        self.lines[event.idx] = "" if command is None else str(command.line)
+        self.lines[event.idx] = "" if command is None else line_of(command.line)
+
+    def _awaited(self, event: Event) -> Called | None:
+        called = super()._awaited(event)
+        if called is not None and isinstance(called.call, StepCall):
+            self.lines[event.idx] = line_of(called.call.line)
+        return called
 
 
 def tell(history: History, workflow: Workflow[..., Any], hear: Hear | None = None, *, until: int | None = None) -> Told:

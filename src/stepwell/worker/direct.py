@@ -212,12 +212,15 @@ class DirectLink:
         finally:
             connection.terminate()
 
-    async def unblock(self) -> None:
-        if self._identity.versions:
-            versions = self._identity.versions
-            pinned = {claim_name(name, version): version for name, version in versions.items()}
-            woken = await workflows.unblock(self._database, {**versions, **pinned}, self._identity.id)
-            self._dispatch.announce(Channel.PENDING, woken)
+    async def unblock(self) -> bool:
+        if not self._identity.versions:
+            return False
+        versions, queues = self._identity.versions, self._identity.queues
+        pinned = {claim_name(name, version): version for name, version in versions.items()}
+        woken = await workflows.unblock(self._database, {**versions, **pinned}, self._identity.id)
+        ours = woken if queues is None else woken.intersection(queues)
+        self._dispatch.announce(Channel.PENDING, woken - ours)
+        return bool(ours)
 
     async def leave(self) -> None:
         try:

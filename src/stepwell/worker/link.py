@@ -104,8 +104,9 @@ class Link(Protocol):
         """For the lease's own thread and loop: a way to renew that shares nothing with the other verbs."""
         ...
 
-    async def unblock(self) -> None:
-        """Let workflows go on that stopped at other code than this worker has."""
+    async def unblock(self) -> bool:
+        """Let workflows go on that stopped at other code than this worker has: whether there are any in its queues. Of
+        those nobody else is told, or whoever has the code that they stopped at would be as quick to take them."""
         ...
 
     async def leave(self) -> None:

@@ -226,7 +226,8 @@ class Worker:
         older code still runs beside ours."""
         while True:
             try:
-                await self._link.unblock()
+                if await self._link.unblock():
+                    self._lanes.heard()
             except Unavailable as error:
                 log.warning("workflows that wait for other code wait for the database: %s", error)
                 await asyncio.sleep(WATCH)

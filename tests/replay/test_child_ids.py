@@ -56,7 +56,7 @@ def test_the_loops_of_sibling_workflows_hash_their_tasks_apart() -> None:
 
 
 def test_a_history_with_ids_of_another_kind_keeps_them_and_its_rest_has_ours() -> None:
-    """Some of what was asked for at once was written by code that made its ids otherwise; ours goes on with the rest."""
+    """A part was written by code that made its ids otherwise, and ours goes on with the rest."""
 
     async def fan() -> int:
         return sum(await asyncio.gather(*(task("t", number) for number in range(6))))

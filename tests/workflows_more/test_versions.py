@@ -35,6 +35,22 @@ def two_versions(dsn: str) -> tuple[App, App, Any, Any]:
     return old, new, checkout, checkout_anew
 
 
+def right_and_wrong(dsn: str) -> tuple[App, App, Any]:
+    """An app, one whose code does not fit what the first has recorded, and the workflow of the first."""
+    right, wrong = App(dsn, lease=5), App(dsn, lease=5)
+
+    @right.workflow(name="shop.checkout")
+    async def checkout() -> int:
+        workflow.publish(1)
+        return await workflow.signal("go", int)
+
+    @wrong.workflow(name="shop.checkout")
+    async def changed() -> int:
+        return await workflow.signal("go", int)
+
+    return right, wrong, checkout
+
+
 async def until_waiting(run: Run[Any]) -> None:
     async def is_waiting() -> bool:
         return (await run.info()).state == "waiting"
@@ -164,17 +180,7 @@ async def test_who_stopped_at_older_code_goes_on_though_the_newer_was_there_befo
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(working, "UNBLOCK", 0.2)
-    right, wrong = App(dsn, lease=5), App(dsn, lease=5)
-
-    @right.workflow(name="shop.checkout")
-    async def checkout() -> int:
-        workflow.publish(1)
-        return await workflow.signal("go", int)
-
-    @wrong.workflow(name="shop.checkout")
-    async def changed() -> int:
-        return await workflow.signal("go", int)
-
+    right, wrong, checkout = right_and_wrong(dsn)
     async with right, wrong:
         async with right.worker():
             run = await checkout.start()
@@ -192,17 +198,7 @@ async def test_who_stopped_at_older_code_goes_on_though_the_newer_was_there_befo
 
 async def test_what_stopped_at_other_code_is_taken_by_the_worker_that_brings_the_right_one(dsn: str) -> None:
     """Though one with the other code is still there, and idle: in the middle of a deploy."""
-    right, wrong = App(dsn, lease=5), App(dsn, lease=5)
-
-    @right.workflow(name="shop.checkout")
-    async def checkout() -> int:
-        workflow.publish(1)
-        return await workflow.signal("go", int)
-
-    @wrong.workflow(name="shop.checkout")
-    async def changed() -> int:
-        return await workflow.signal("go", int)
-
+    right, wrong, checkout = right_and_wrong(dsn)
     async with right, wrong:
         async with right.worker():
             runs = await checkout.start_many([()] * 8)

@@ -9,6 +9,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -99,11 +100,13 @@ class Shelf:
             if await _left_by_all(connection, name) and await self._is_empty_again(name):
                 await _left_by_all(connection, name)
                 fresh = _fresh_name()
-                # Who still knows the old name, a process that outlived its test, finds nothing there.
-                await connection.execute(f"alter database {name} rename to {fresh}")
-                self._spare.append(fresh)
-            else:
-                await connection.execute(f"drop database if exists {name} with (force)")
+                # Who still knows the old name, a process that outlived its test, finds nothing there. Unless it has just
+                # come back: then the database is its own.
+                with suppress(asyncpg.ObjectInUseError):
+                    await connection.execute(f"alter database {name} rename to {fresh}")
+                    self._spare.append(fresh)
+                    return
+            await connection.execute(f"drop database if exists {name} with (force)")
         finally:
             await connection.close()
 

@@ -91,5 +91,5 @@ async def test_room_that_a_lost_worker_leaves_is_announced(app: App, database: D
     await runs.claim_limited(database, Wanted(worker, None, ["tests.task"], 1, alone=True), new_claim_id())
     await sql.execute("update stepwell.workers set lease_until = now() - interval '1 minute'")
     reaper = Reaper(database, app._opening.dispatch, app.telemetry, calm=timedelta(0))
-    assert await reaper.reap() == 1
+    assert (await reaper.reap())[0] == 1
     await until(lambda: told(heard, "pending mail"))

@@ -33,16 +33,18 @@ class Reaper(Service):
         self._calm = calm
 
     async def run_once(self) -> float:
-        reaped = await self.reap()
+        reaped, next_end = await self.reap()
         if reaped == BATCH:
             return 0.0
-        next_end = await workers.next_lease_end(self._database)
         return LOOK if next_end is None else min(next_end.total_seconds() + 0.01, LOOK)
 
-    async def reap(self) -> int:
-        """Settle lost claims, each locked from the look to the write: one that is settled meanwhile stays so."""
+    async def reap(self) -> tuple[int, timedelta | None]:
+        """Settle lost claims, each locked from the look to the write: one that is settled meanwhile stays so. How many
+        there were, and how long it was then until the next lease ends."""
         async with self._database.transaction() as tx:
             lost = await runs.lock_lost_claims(tx, limit=BATCH, calm=self._calm)
+            # By the clock of the same transaction: no lease ends between the two looks, unseen by both.
+            next_end = await workers.next_lease_end(tx)
             settled = await settle.apply(tx, settle.plan([(claim, LOST) for claim in lost]))
         self._dispatch.announce(Channel.PENDING, {*settled.wakes, *(claim.queue for claim in lost if claim.limited)})
         if settled.soonest is not None:
@@ -52,4 +54,4 @@ class Reaper(Service):
         if lost:
             log.warning("reaped %d claims of lost workers", len(lost))
             self._telemetry.tell("reaper.reaped", claims=lost)
-        return len(lost)
+        return len(lost), next_end

@@ -55,6 +55,7 @@ class Services:
     ) -> None:
         self._telemetry = telemetry
         self._services = services
+        self._most_rest = lease.total_seconds()
         self._leadership = Leadership(
             database, worker=worker, services=[service.name for service in services], hold=lease / 3
         )
@@ -80,7 +81,7 @@ class Services:
             began, rest = time.monotonic(), 0.0
             try:
                 wait = await service.run_once()
-                pause, rest = 0.2, rest_after(time.monotonic() - began, wait)
+                pause, rest = 0.2, rest_after(time.monotonic() - began, wait, most=self._most_rest)
             except Unavailable as error:
                 log.warning("%s waits for the database: %s", service.name, error)
                 wait, pause = pause, min(pause * 2, 2.0)
@@ -93,6 +94,9 @@ class Services:
             await within(max(0.0, wait - rest), service.sooner.wait())
 
 
-def rest_after(took: float, wait: float) -> float:
-    """Seconds in which a service does nothing, whatever there may be, after a pass that wants `wait` until the next."""
-    return EFFORT * took if wait > 0 and took > CHEAP else 0.0
+def rest_after(took: float, wait: float, *, most: float) -> float:
+    """Seconds in which a service does nothing, whatever there may be, after a pass that wants `wait` until the next.
+
+    No longer than `most`: it may have been the process that was stopped for so long, and not the look.
+    """
+    return min(EFFORT * took, most) if wait > 0 and took > CHEAP else 0.0

@@ -86,13 +86,10 @@ def _image(candidate: Candidate, name: str, queued: int, **filled: float) -> Non
 # -- one round
 
 
-def measure(candidate: Candidate, what: set[str]) -> Iterator[str]:
-    """One round of one contender, step by step; each step's name is given before it begins."""
-    for name, part in PARTS.items():
-        if name in what and plays(candidate.key, {name}):
-            for step, figure in part(candidate):
-                yield step
-                candidate.attempt(step, figure)
+def measure(candidate: Candidate, part: str) -> None:
+    """One part of one round of one contender, step by step."""
+    for step, figure in PARTS[part](candidate):
+        candidate.attempt(step, figure)
 
 
 def plays(key: str, what: set[str]) -> bool:

@@ -32,8 +32,11 @@ REDIS = ("celery", "dramatiq", "taskiq", "arq")
 PEERS = ROOT / ".venv-peers" / "bin" / "python"
 # What arq needs and what the others need exclude each other.
 APART = {"arq": ROOT / ".venv-peers-arq" / "bin" / "python"}
-# What is said of a round as soon as it is over.
-SHOWN = ("bulk", "drain", "drain2", "calm body 50", "steps", "tasks", "lone", "fan")
+# Which figure of a part is said as soon as it is over, where it has another name.
+SHOWN = {
+    "start": "single", "latency": "calm result 50", "growth": "finished", "idle": "idle core", "cost": "cost 1M",
+    "workflows": "steps",
+}  # fmt: skip
 CONDITIONS = """\
 {cores} cores, {memory:.0f} GiB, Python {python}; Postgres {postgres} with fsync and synchronous_commit on, \
 shared_buffers {buffers}, max_wal_size {wal}, {least} of log files there from the beginning, \
@@ -43,6 +46,7 @@ Medians of {rounds} interleaved rounds [lowest–highest]. No-ops with \
 vacuumed and analyzed; a checkpoint comes \
 before each copy, and the next is due long after the measurement. Slow contenders drain \
 for {seconds:g} s only, and take the steps of workflows for {workflow_seconds:g} s. \
+Goals are ratios of the same round, and their median. \
 "Half load" is half of the contender's own drain rate in the same round, and at most half \
 of its rate of bulk starts; the load comes from a process of its own."""
 
@@ -116,26 +120,30 @@ def prepared(candidates: list[Candidate], what: set[str]) -> list[Candidate]:
 
 
 def rounds(candidates: list[Candidate], what: set[str], count: int) -> None:
-    """Each round in another order, so that no one always comes after the same neighbour."""
-    begin, done, all_turns = time.monotonic(), 0, count * len(candidates)
+    """A part of everyone before the next part of anyone: what is compared was measured within a minute or two. Each
+    round in another order, so that no one always comes after the same neighbour."""
+    parts = [part for part in measures.PARTS if part in what]
+    took: dict[str, float] = {}
     for turn in range(count):
         shift = turn % max(1, len(candidates))
-        for candidate in candidates[shift:] + candidates[:shift]:
-            known, started = set(candidate.reasons), time.monotonic()
-            for _step in measures.measure(candidate, what):
-                pass
-            done += 1
-            left = (time.monotonic() - begin) / done * (all_turns - done)
-            say(
-                f"round {turn + 1}/{count} {candidate.name}: {time.monotonic() - started:.0f} s, "
-                f"about {left / 60:.1f} min left; {_latest(candidate)}"
-            )
-            _complain(candidate, known)
+        for place, part in enumerate(parts):
+            begin = time.monotonic()
+            for candidate in candidates[shift:] + candidates[:shift]:
+                if measures.plays(candidate.key, {part}):
+                    known = set(candidate.reasons)
+                    measures.measure(candidate, part)
+                    _complain(candidate, known)
+            took[part] = time.monotonic() - begin
+            left = sum(took.get(each, 0.0) for each in parts[place + 1 :]) + (count - turn - 1) * sum(took.values())
+            known_left = f", about {left / 60:.1f} min left" if len(took) == len(parts) else ""
+            say(f"round {turn + 1}/{count} {part}: {took[part]:.0f} s{known_left}; {_latest(candidates, part)}")
 
 
-def _latest(candidate: Candidate) -> str:
-    shown = {name: candidate.figures[name][-1] for name in SHOWN if candidate.figures.get(name)}
-    return ", ".join(f"{name} {table.number(value)}" for name, value in shown.items())
+def _latest(candidates: list[Candidate], part: str) -> str:
+    name = SHOWN.get(part, part)
+    return f"{name}: " + ", ".join(
+        f"{each.key} {table.number(each.figures[name][-1])}" for each in candidates if each.figures.get(name)
+    )
 
 
 def _complain(candidate: Candidate, known: set[str]) -> None:

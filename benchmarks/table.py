@@ -108,21 +108,28 @@ class Goal:
 
 
 class Goals:
-    """Ratios of medians of the same run: a figure of another day says more about the day."""
+    """Ratios of the same round, and their median: a machine that becomes slower does so for both."""
 
     def __init__(self, candidates: Sequence[Candidate]) -> None:
         self._by_key = {candidate.key: candidate for candidate in candidates}
         self._peers = [key for key in self._by_key if key not in ("stepwell", "limit")]
 
-    def median(self, key: str, figure: str) -> float | None:
+    def values(self, key: str, figure: str) -> list[float]:
         candidate = self._by_key.get(key)
-        values = candidate.figures.get(figure) if candidate else None
+        return candidate.figures.get(figure, []) if candidate else []
+
+    def median(self, key: str, figure: str) -> float | None:
+        values = self.values(key, figure)
         return statistics.median(values) if values else None
 
     def ratio(self, ours: str, key: str, theirs: str) -> float | None:
-        """Our figure by theirs, or by another of our own."""
-        a, b = self.median("stepwell", ours), self.median(key, theirs)
-        return a / b if a is not None and b else None
+        """Our figure by theirs, or by another of our own. Of medians, if one of them has no figure of some round."""
+        a, b = self.values("stepwell", ours), self.values(key, theirs)
+        if not a or not b:
+            return None
+        if len(a) != len(b):
+            return statistics.median(a) / statistics.median(b)
+        return statistics.median(one / other for one, other in zip(a, b, strict=True))
 
     def least(self, figure: str, keys: Sequence[str], *, least: bool = True) -> float | None:
         ratios = [ratio for key in keys if (ratio := self.ratio(figure, key, figure)) is not None]

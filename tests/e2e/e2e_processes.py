@@ -144,3 +144,4 @@ async def hiring(dsn: str, place: Path, *, lease: str = "2s") -> AsyncIterator[H
     finally:
         for worker in hired:
             await worker.clean_up()
+            print(f"\nthe last words of worker {worker.pid}:", *worker.lines[-50:], sep="\n  ")

@@ -95,6 +95,14 @@ async def test_the_reaper_sleeps_until_the_next_lease_ends(database: Database, d
     await dispatch.close()
 
 
+async def test_a_reaper_that_comes_before_every_lease_looks_again_soon(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stepwell.services.reaper.LOOK", 300.0)
+    reaper = Reaper(database, PostgresDispatch(database), Telemetry(), calm=timedelta(0))
+    assert await reaper.run_once() <= 1.0
+
+
 async def test_a_lease_that_ends_while_others_are_reaped_is_not_slept_through(database: Database) -> None:
     lost, soon = await claimed(database), await claimed(database)  # type: ignore[arg-type]
     ends = "update stepwell.workers set lease_until = now() + $2 where id = (select claimed_by from stepwell.runs where id = $1)"

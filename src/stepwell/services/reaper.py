@@ -16,6 +16,8 @@ from stepwell.telemetry import Telemetry, log
 BATCH = 500
 LOOK = 5.0
 """Seconds between looks, at the most: a claim may belong to a worker that has no row."""
+NOBODY = 1.0
+"""The same while nobody holds a lease: the worker that leads is about to, and others may, and lose it."""
 
 LOST = Failed(Error("WorkerLost", "the worker that ran this attempt stopped renewing its lease", Reason.WORKER_LOST))
 
@@ -36,7 +38,7 @@ class Reaper(Service):
         reaped, next_end = await self.reap()
         if reaped == BATCH:
             return 0.0
-        return LOOK if next_end is None else min(next_end.total_seconds() + 0.01, LOOK)
+        return NOBODY if next_end is None else min(next_end.total_seconds() + 0.01, LOOK)
 
     async def reap(self) -> tuple[int, timedelta | None]:
         """Settle lost claims, each locked from the look to the write: one that is settled meanwhile stays so. How many

@@ -100,8 +100,8 @@ class Shelf:
             if await _left_by_all(connection, name) and await self._is_empty_again(name):
                 await _left_by_all(connection, name)
                 fresh = _fresh_name()
-                # Who still knows the old name, a process that outlived its test, finds nothing there. Unless it has just
-                # come back: then the database is its own.
+                # Who still knows the old name, a process that outlived its test, finds nothing there; unless it has
+                # just come back, and then this is not to be had.
                 with suppress(asyncpg.ObjectInUseError):
                     await connection.execute(f"alter database {name} rename to {fresh}")
                     self._spare.append(fresh)

@@ -105,7 +105,9 @@ async def test_a_reaper_that_comes_before_every_lease_looks_again_soon(
 
 async def test_a_lease_that_ends_while_others_are_reaped_is_not_slept_through(database: Database) -> None:
     lost, soon = await claimed(database), await claimed(database)  # type: ignore[arg-type]
-    ends = "update stepwell.workers set lease_until = now() + $2 where id = (select claimed_by from stepwell.runs where id = $1)"
+    ends = """
+    update stepwell.workers w set lease_until = now() + $2 from stepwell.runs r where r.id = $1 and w.id = r.claimed_by
+    """
     async with database.transaction() as tx:
         await execute(tx, ends, lost.id, timedelta(seconds=-1))
         await execute(tx, ends, soon.id, timedelta(seconds=0.3))

@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
 from uuid import UUID
 
 from stepwell.beside import within
 from stepwell.dispatch.base import WE, WHO, Channel, Dispatch
 from stepwell.engine import reads
 from stepwell.model.errors import NotFound, Unavailable
+from stepwell.model.ids import uuid_of
 from stepwell.model.run import Finished
 from stepwell.store.pool import Database
 from stepwell.telemetry import log
@@ -76,9 +76,11 @@ class Waiting:
             answer = await self._await(run_id, known=known)
             if answer is not None:
                 return answer
-            with suppress(Unavailable):
+            try:
                 for finished in await reads.finished(self._database, [run_id], recent=True):
                     return finished
+            except Unavailable:
+                pass
             known = False  # and if it is not to be seen after all, everyone looks
 
     async def _await(self, run_id: UUID, *, known: bool) -> Finished | None:
@@ -274,4 +276,4 @@ def _among(ids: Sequence[str], known: Collection[UUID]) -> set[UUID]:
     if len(known) < len(ids):
         said = set(ids)
         return {run_id for run_id in known if run_id.hex in said}
-    return {run_id for each in ids if (run_id := UUID(each)) in known}
+    return {run_id for each in ids if (run_id := uuid_of(int(each, 16))) in known}

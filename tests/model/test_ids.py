@@ -74,7 +74,7 @@ def test_an_id_is_a_uuid_like_any_other() -> None:
 
 
 def test_a_claims_id_tells_nothing() -> None:
-    assert new_claim_id().version == 4
+    assert (new_claim_id().version, new_claim_id().variant) == (4, RFC_4122)
     assert len({new_claim_id() for _ in range(1000)}) == 1000
 
 

@@ -44,7 +44,7 @@ class ThreadExecutor:
 
     @property
     def stuck(self) -> int:
-        return sum(call.started and call.future.cancelled() for call in self._open.copy())
+        return sum([call.started and call.future.cancelled() for call in self._open.copy()]) if self._open else 0
 
     async def close(self, grace: float = 0.0) -> None:
         self._closed = True

@@ -184,8 +184,7 @@ class Cancelled:
     """Whether there is more to it: its parent waits for it, or it is a workflow."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(Struct, frozen=True):
     """What a worker would claim."""
 
     worker: WorkerId
@@ -197,8 +196,7 @@ class Wanted:
     """Whether one of them may be a run that must be alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
+class Claimed(Struct, frozen=True):
     """What a look for work took."""
 
     claims: list[Claim]
@@ -208,8 +206,7 @@ class Claimed:
     """There is work that is limited, and was not looked at."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimedLimited:
+class ClaimedLimited(Struct, frozen=True):
     """What a look for limited work took."""
 
     claims: list[Claim]
@@ -219,8 +216,7 @@ class ClaimedLimited:
     """There is room, and there are more limit keys than one look takes in: the next goes on behind these."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """The last run that was taken from a queue: the next one stands behind it."""
 
     queue: str
@@ -228,8 +224,7 @@ class Place:
     id: UUID
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(Struct, frozen=True):
     """What a worker would claim from queues that it knows to be busy: up to `share` from each."""
 
     claim_id: ClaimId
@@ -237,8 +232,7 @@ class Order:
     share: int
 
 
-@dataclass(frozen=True, slots=True)
-class Exchanged:
+class Exchanged(Struct, frozen=True):
     """What came of an exchange of completed runs for new claims."""
 
     claims: list[Claim]
@@ -261,8 +255,7 @@ class Filter:
     since: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(Struct, frozen=True):
     """The end of a run, for those who wait for it."""
 
     id: UUID

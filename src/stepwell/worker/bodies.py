@@ -38,4 +38,7 @@ class Bodies:
 
     @property
     def stuck(self) -> int:
-        return sum(executor.stuck for executor in self.executors.values())
+        stuck = 0
+        for executor in self.executors.values():
+            stuck += executor.stuck
+        return stuck

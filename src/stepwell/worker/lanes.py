@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
+from uuid import UUID
 
 from stepwell.beside import within
 from stepwell.model.errors import Unavailable
@@ -41,6 +42,7 @@ CROWDED, PAUSE = 8, 0.01
 database more than the run that it takes."""
 UNSETTLED = 2000
 """Outcomes that may be on their way to the tables, beside two for each slot, before claims have to wait."""
+NOTHING = Order(ClaimId(UUID(int=0)), (), 0)
 
 
 class Asking:
@@ -169,6 +171,8 @@ class Lanes:
             self._stirred.clear()
             try:
                 await self._go(poll=poll)
+                if self._attempts.stepping:
+                    await asyncio.sleep(0)  # what was claimed has its turn first: this lane may take its end along
                 pause = 0.05
             except (Unavailable, TimeoutError) as error:
                 log.warning("claiming waits for the database: %s", error)
@@ -209,7 +213,9 @@ class Lanes:
     async def _wait(self, seconds: float | None) -> None:
         if seconds is None:
             await self._stirred.wait()
-        elif not await within(seconds, self._stirred.wait()) and seconds:
+        elif await within(seconds, self._stirred.wait()):
+            await asyncio.sleep(0)  # what the other lane sends leaves at the end of this turn of the loop
+        elif seconds:
             self._frontier.heard()
 
     def _rest(self, now: float) -> float:
@@ -226,13 +232,14 @@ class Lanes:
         """How many claims there is room for: free slots, and those that will soon be."""
         if not self._open or len(self._ledger) > 2 * self._slots + UNSETTLED:
             return 0
+        free = self._free
         soon = min(self._attempts.pace.lately(now), MOST)
-        if self._attempts.unused <= 0:
+        if soon and self._attempts.unused <= 0:
             soon = 0
-        if soon == 0 and self._free < self._slots // CROWDED and now < self._claimed_at + PAUSE:
+        if soon == 0 and free < self._slots // CROWDED and now < self._claimed_at + PAUSE:
             self._stir_at(self._claimed_at + PAUSE)
             return 0
-        return min(BATCH, self._free + soon)
+        return min(BATCH, free + soon)
 
     def _stir_at(self, when: float) -> None:
         if self._stirring is None:
@@ -304,13 +311,13 @@ class Lanes:
         self.begin(claimed.claims)
 
     async def _exchange(self, completed: Sequence[Completion], going: Going | None) -> None:
-        claim_id = new_claim_id()
-        self._plain_is_next = self._plain_is_next and going is None
+        order, claim_id = NOTHING, None
         if going is not None:
-            self._claimed_at, self._ends = asyncio.get_running_loop().time(), 0
-        order = Order(claim_id, going.places if going else (), going.share if going else 0)
+            self._plain_is_next, self._claimed_at, self._ends = False, asyncio.get_running_loop().time(), 0
+            claim_id = new_claim_id()
+            order = Order(claim_id, going.places, going.share)
         try:
-            async with self.asking(claim_id if going else None, len(order.places) * order.share):
+            async with self.asking(claim_id, len(order.places) * order.share):
                 exchanged = await self._link.exchange(completed, order)
         except BaseException as error:
             self._ledger.returned(completed)

@@ -10,7 +10,10 @@ from benchmarks import workflows as durable
 from benchmarks.candidate import Candidate, Unmeasured
 from benchmarks.servers import DATABASE, Postgres
 
-WHAT = ("start", "drain", "backlog", "latency", "growth", "old", "idle", "cost", "workflows")
+WHAT = ("start", "drain", "backlog", "latency", "load", "growth", "old", "idle", "cost", "workflows")
+# A probe takes a millisecond or two, and the mood of a machine changes by a fifth from one minute to the next: everyone
+# has so many turns in a round.
+TURNS = {"latency": 3}
 # Who is asked, where not everyone is.
 PLAYERS = {"old": ("stepwell",), "idle": ("stepwell",), "cost": ("stepwell",), "workflows": durable.PLAYERS}
 COSTS = {"1k": 1_000, "100k": 100_000, "1M": 1_000_000}
@@ -41,7 +44,7 @@ def prepare(candidate: Candidate, what: set[str]) -> None:
     sizes = candidate.sizes
     # Four times the seconds of a measured start: the images are made once.
     queued = _affordable(candidate, sizes.bulk, 4 * sizes.bulk_seconds)
-    if what & {"drain", "latency", "old"} or ("workflows" in what and candidate.key == "stepwell"):
+    if what & {"drain", "old"} or ("workflows" in what and candidate.key == "stepwell"):
         _image(candidate, "queued", queued)
     if "backlog" in what:
         _image(candidate, "backlog", _affordable(candidate, sizes.backlog, sizes.backlog_seconds))
@@ -146,6 +149,9 @@ def _drain(candidate: Candidate, figure: str, image: str, processes: int, most: 
 
 def latency(candidate: Candidate) -> Steps:
     yield "calm", lambda: _latency(candidate, "calm", 0.0)
+
+
+def load(candidate: Candidate) -> Steps:
     drains, starts = candidate.figures["drain"][-1:], candidate.figures["bulk"][-1:] or [candidate.start_rate]
     if drains:
         yield "loaded", lambda: _latency(candidate, "loaded", min(drains[0], starts[0]) / 2)
@@ -242,4 +248,4 @@ def workflows(candidate: Candidate) -> Steps:
     yield from durable.figures(candidate)
 
 
-PARTS = {each.__name__: each for each in (start, drain, backlog, latency, growth, old, idle, cost, workflows)}
+PARTS = {each.__name__: each for each in (start, drain, backlog, latency, load, growth, old, idle, cost, workflows)}

@@ -34,16 +34,16 @@ PEERS = ROOT / ".venv-peers" / "bin" / "python"
 APART = {"arq": ROOT / ".venv-peers-arq" / "bin" / "python"}
 # Which figure of a part is said as soon as it is over, where it has another name.
 SHOWN = {
-    "start": "single", "latency": "calm result 50", "growth": "finished", "idle": "idle core", "cost": "cost 1M",
-    "workflows": "steps",
+    "start": "single", "latency": "calm result 50", "load": "loaded result 50", "growth": "finished",
+    "idle": "idle core", "cost": "cost 1M", "workflows": "steps",
 }  # fmt: skip
 CONDITIONS = """\
 {cores} cores, {memory:.0f} GiB, Python {python}; Postgres {postgres} with fsync and synchronous_commit on, \
 shared_buffers {buffers}, max_wal_size {wal}, {least} of log files there from the beginning, \
 checkpoint_timeout {timeout}; {redis}; loopback. \
-Medians of {rounds} interleaved rounds [lowest–highest]. No-ops with \
-100 bytes of input; a drain counts until the store holds the outcome. A round's databases are copied from a template, \
-vacuumed and analyzed; a checkpoint comes \
+Medians of {rounds} interleaved rounds [lowest–highest]; latency when idle is taken {turns} times in each. \
+No-ops with 100 bytes of input; a drain counts until the store holds the outcome. \
+A round's databases are copied from a template, vacuumed and analyzed; a checkpoint comes \
 before each copy, and the next is due long after the measurement. Slow contenders drain \
 for {seconds:g} s only, and take the steps of workflows for {workflow_seconds:g} s. \
 Goals are ratios of the same round, and their median. \
@@ -122,7 +122,7 @@ def prepared(candidates: list[Candidate], what: set[str]) -> list[Candidate]:
 def rounds(candidates: list[Candidate], what: set[str], count: int) -> None:
     """A part of everyone before the next part of anyone: what is compared was measured within a minute or two. Each
     round in another order, so that no one always comes after the same neighbour."""
-    parts = [part for part in measures.PARTS if part in what]
+    parts = [part for part in measures.PARTS if part in what for _ in range(measures.TURNS.get(part, 1))]
     took: dict[str, float] = {}
     for turn in range(count):
         shift = turn % max(1, len(candidates))
@@ -130,13 +130,13 @@ def rounds(candidates: list[Candidate], what: set[str], count: int) -> None:
             begin = time.monotonic()
             for candidate in candidates[shift:] + candidates[:shift]:
                 if measures.plays(candidate.key, {part}):
-                    known = set(candidate.reasons)
+                    reasons = set(candidate.reasons)
                     measures.measure(candidate, part)
-                    _complain(candidate, known)
+                    _complain(candidate, reasons)
             took[part] = time.monotonic() - begin
-            left = sum(took.get(each, 0.0) for each in parts[place + 1 :]) + (count - turn - 1) * sum(took.values())
-            known_left = f", about {left / 60:.1f} min left" if len(took) == len(parts) else ""
-            say(f"round {turn + 1}/{count} {part}: {took[part]:.0f} s{known_left}; {_latest(candidates, part)}")
+            left = [*parts[place + 1 :], *(count - turn - 1) * parts]
+            known = f", about {sum(map(took.__getitem__, left)) / 60:.1f} min left" if took.keys() == set(parts) else ""
+            say(f"round {turn + 1}/{count} {part}: {took[part]:.0f} s{known}; {_latest(candidates, part)}")
 
 
 def _latest(candidates: list[Candidate], part: str) -> str:
@@ -171,6 +171,7 @@ def conditions(chosen: argparse.Namespace, sizes: Sizes, candidates: list[Candid
         timeout=SETTINGS["checkpoint_timeout"],
         redis=f"{versions[Redis]} with AOF everysec" if Redis in versions else "no Redis",
         rounds=chosen.rounds,
+        turns=measures.TURNS["latency"],
         seconds=sizes.drain_seconds,
         workflow_seconds=sizes.workflow_seconds,
     )

@@ -164,6 +164,7 @@ async def drain(contender: Contender, chosen: argparse.Namespace) -> dict[str, A
 
     gap = 0.02 if before <= 50_000 else 0.25
     with Workers(chosen.processes) as workers:
+        workers.begin_together()
         looks = await watch(stored, workers, until=chosen.count, gap=gap, most=chosen.most)
         rss = workers.rss()
     return {**rate_of(looks), "rss": rss}

@@ -41,7 +41,8 @@ CONDITIONS = """\
 {cores} cores, {memory:.0f} GiB, Python {python}; Postgres {postgres} with fsync and synchronous_commit on, \
 shared_buffers {buffers}, max_wal_size {wal}, {least} of log files there from the beginning, \
 checkpoint_timeout {timeout}; {redis}; loopback. \
-Medians of {rounds} interleaved rounds [lowest–highest]; drains of the short backlog and latency when idle, {turns} times in each. \
+Medians of {rounds} interleaved rounds [lowest–highest], with {turns} turns in each for short drains and latency when \
+idle. Two workers are let to the store when both have started. \
 No-ops with 100 bytes of input; a drain counts until the store holds the outcome. \
 A round's databases are copied from a template, vacuumed and analyzed; a checkpoint comes \
 before each copy, and the next is due long after the measurement. Slow contenders drain \

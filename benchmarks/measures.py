@@ -11,8 +11,8 @@ from benchmarks.candidate import Candidate, Unmeasured
 from benchmarks.servers import DATABASE, Postgres
 
 WHAT = ("start", "drain", "backlog", "latency", "load", "growth", "old", "idle", "cost", "workflows")
-# A probe takes a millisecond or two, and the quickest drain a third of a second; a machine's mood changes by a fifth from
-# one minute to the next. So of these everyone has some turns in a round.
+# A probe takes a millisecond or two, and the quickest drain a third of a second; a machine's mood changes by a fifth
+# from one minute to the next. So of these everyone has some turns in a round.
 TURNS = {"drain": 3, "latency": 3}
 # Who is asked, where not everyone is.
 PLAYERS = {"old": ("stepwell",), "idle": ("stepwell",), "cost": ("stepwell",), "workflows": durable.PLAYERS}

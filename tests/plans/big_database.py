@@ -51,13 +51,15 @@ select lpad(to_hex(n), 32, '0')::uuid, 'worker', 'host', n, '1', 100,
 """
 
 # One in fifty expires, a thousand of them have; all of these are in the first queue.
-_PENDING = f"""
+_PENDINGS = f"""
 insert into stepwell.runs (id, name, queue, priority, state, input, retry, expires_at)
 select public.id_at(now() - interval '2 hours', n), 'task_' || n % 20, (array{list(QUEUES)})[n % 5 + 1],
-       50 + n % 2, 'pending', '{{"to": "someone@example.com", "subject": "Welcome"}}', '{{}}',
+       50 + n % 2, 'pending', '{{{{"to": "someone@example.com", "subject": "Welcome"}}}}', '{{{{}}}}',
        case when n % 50 = 0 then now() + (n - 50000) * interval '1 s' end
-  from generate_series(1, {PENDING}) n;
+  from generate_series(1, {{count}}) n;
 """
+_PENDING = _PENDINGS.format(count=PENDING)
+SOME_PENDING = _PENDINGS.format(count=100_000)
 
 # A queue with a cap, of which half is running, and one with a thousand keys; neither counts among QUEUES.
 _LIMITED = """

@@ -196,7 +196,7 @@ FORKS = {
     "fork a live run": case("fork_run", 1, 60, ALL_RUNS, lambda ids: forked(ids.workflows.long)),
     "fork a finished run": case("fork_run", 1, 70, ALL_RUNS, lambda ids: forked(ids.finished[0])),
     "fork live children": case(
-        "fork_children", BATCH, 5000, f"{ALL_RUNS} events_pkey",
+        "fork_children", BATCH, 8000, f"{ALL_RUNS} events_pkey",
         lambda ids: forked_children(ids.workflows.children[:BATCH]),
     ),
     "fork finished children": case(

@@ -5,17 +5,12 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-import uuid
 from collections.abc import AsyncIterator, Iterator
-from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 import pytest
 from plan_reading import Session
-from plan_survey import Survey, make_survey, on_server, session
-
-from stepwell.store import migrate
-from stepwell.store.pool import Database
+from plan_survey import Survey, drop, make_survey, session
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +25,7 @@ def survey(server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Su
         fcntl.flock(making, fcntl.LOCK_EX)
         fcntl.flock(using, fcntl.LOCK_SH)
         if not found.exists():
-            found.write_bytes(msgspec.json.encode(asyncio.run(_made(server))))
+            found.write_bytes(msgspec.json.encode(asyncio.run(make_survey(server))))
         survey = msgspec.json.decode(found.read_bytes(), type=Survey)
         fcntl.flock(making, fcntl.LOCK_UN)
         yield survey
@@ -40,17 +35,7 @@ def survey(server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Su
         except BlockingIOError:
             return
         found.unlink()
-        asyncio.run(on_server(server, f"drop database {urlsplit(survey.dsn).path[1:]} with (force)"))
-
-
-async def _made(server: str) -> Survey:
-    """Not a copy: what other tests rolled back in the template may have had it vacuumed, and a table that was found
-    empty is planned for otherwise than one of which nothing is known."""
-    name = f"plans_{uuid.uuid4().hex[:12]}"
-    dsn = urlunsplit(urlsplit(server)._replace(path=f"/{name}"))
-    await on_server(server, f"create database {name}")
-    await migrate.migrate(Database(dsn, "stepwell"))
-    return await make_survey(dsn)
+        asyncio.run(drop(server, survey.dsn))
 
 
 @pytest.fixture

@@ -235,7 +235,8 @@ HOT_PATH = {
         most_before_17=9000,
     ),
     "undo finished starts": case(
-        "undo_finished_starts", 0, 16_000, "runs_pkey finished_runs_pkey", lambda ids: {"ids": ids.pending}
+        "undo_finished_starts", 0, 800, "runs_pkey finished_runs_pkey", lambda ids: {"ids": ids.pending},
+        most_before_17=9000,
     ),
 }  # fmt: skip
 

@@ -1,5 +1,6 @@
 """Every hot statement is an index lookup, and reads no more than its batch needs: with a million pending, half
-a million scheduled and half a million finished runs; with and without statistics; planned now or on empty tables.
+a million scheduled and half a million finished runs; with and without statistics; planned now, or on tables
+that were empty or had been emptied.
 """
 
 from __future__ import annotations

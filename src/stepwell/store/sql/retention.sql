@@ -41,12 +41,13 @@ with gone as materialized (
      limit :limit
 )
 delete from stepwell.finished_runs_default d
- using gone g
- where d.id = g.id and d.finished_at = g.finished_at
+ where d.id = any(array(select g.id from gone g))
+   and d.finished_at < stepwell.now() - :keep::interval
 returning d.id;
 
 -- name: forget_brief_runs
--- Runs that are not to be kept, an hour after they finished: who waits for them has had their result.
+-- Runs that are not to be kept, an hour after they finished: who waits for them has had their result. They are looked up
+-- in the days in which they finished: joined, a session that had planned it on empty tables went along all there are.
 with gone as materialized (
     select f.id, f.finished_at
       from stepwell.finished_runs f
@@ -56,8 +57,8 @@ with gone as materialized (
      limit :limit
 )
 delete from stepwell.finished_runs f
- using gone g
- where f.id = g.id and f.finished_at = g.finished_at
+ where f.id = any(array(select g.id from gone g))
+   and f.finished_at between (select min(g.finished_at) from gone g) and (select max(g.finished_at) from gone g)
 returning f.id;
 
 -- name: brief_queues
@@ -74,8 +75,8 @@ with seen as materialized (
      limit :limit
 ), gone as (
     delete from stepwell.finished_runs f
-     using seen s
-     where s.brief and f.id = s.id and f.finished_at = s.finished_at
+     where f.id = any(array(select s.id from seen s where s.brief))
+       and f.finished_at between (select min(s.finished_at) from seen s) and (select max(s.finished_at) from seen s)
     returning f.id
 )
 select (select s.id from seen s order by s.id desc limit 1) as last, (select count(*) from gone) as gone;

@@ -363,7 +363,7 @@ UNION ALL
     NULL::timestamp with time zone AS ended_at,
     NULL::jsonb AS usage
    FROM stepwell.runs
-  WHERE (claimed_by IS NOT NULL);
+  WHERE (state = 'running'::text);
 
 create view stepwell.all_runs as
 SELECT id,

@@ -142,10 +142,9 @@ returning id, queue, retry_of;
 -- For a start that is repeated because its answer was lost: the first one may have committed and the
 -- run have finished since. Ours is then taken back, in the transaction that made it.
 delete from stepwell.runs r
- where r.id = any(:ids::uuid[])
+ where r.id = any(array(select f.id from stepwell.finished_runs f where f.id = any(:ids::uuid[])))
    and r.state in ('pending', 'scheduled')
-   and r.attempt = 0
-   and exists (select from stepwell.finished_runs f where f.id = r.id);
+   and r.attempt = 0;
 
 -- name: note_repeated_starts
 -- In the same transaction, last: from its commit on, the first try of these starts can do nothing any more.

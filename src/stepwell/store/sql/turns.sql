@@ -32,7 +32,7 @@ select e.idx, e.type, e.at, e.data
 -- seen. With 'stay' it goes on, with 'again' it is pending, with 'block' it waits for other code. An id that does not come back has lost its claim, and nothing of it was written.
 -- `arrived` is that of the locked row, not of the snapshot: what arrives later finds the run waiting.
 with held as materialized (
-    select r.id, r.arrived, r.pausing, width_bucket(r.id, :ids::uuid[]) as place
+    select r.id
       from stepwell.runs r
      where r.id = any(:ids::uuid[])
        and r.claim_id = (:claim_ids::uuid[])[width_bucket(r.id, :ids::uuid[])]
@@ -60,29 +60,28 @@ with held as materialized (
 update stepwell.runs r
    set kind = 'workflow', -- who started it by its name alone did not know
        arrived = coalesce(r.arrived, 0),
-       recorded = greatest(r.recorded, (:recorded::integer[])[m.place]),
-       history_from = (:froms::integer[])[m.place],
        failures = 0,
        alone = false,
-       state = m.state,
-       due_at = case when m.state in ('waiting', 'paused') then (:dues::timestamptz[])[m.place] end,
-       waits_for = (:waits::jsonb[])[m.place],
-       blocked = case when (:blocks::jsonb[])[m.place] is not null
-                      then (:blocks::jsonb[])[m.place] || jsonb_build_object('worker', r.claimed_by) end,
-       pausing = case when m.state = 'paused' then null else r.pausing end,
-       claim_id = case when m.state = 'running' then r.claim_id end,
-       claimed_by = case when m.state = 'running' then r.claimed_by end,
-       started_at = case when m.state = 'running' then r.started_at end,
-       slot = case when m.state = 'running' then r.slot end
-  from (select h.id, h.place,
-               case when (:tos::text[])[h.place] = 'stay' then 'running'
-                    when h.pausing then 'paused'
-                    when (:tos::text[])[h.place] = 'again' then 'pending'
-                    when (:tos::text[])[h.place] = 'block' then 'waiting'
-                    when h.arrived > (:seen::integer[])[h.place] then 'pending'
-                    else 'waiting' end as state
-          from held h) m
- where r.id = m.id
+       (state, recorded, history_from, waits_for, due_at, blocked, pausing, claim_id, claimed_by, started_at, slot) = (
+           select m.state, greatest(r.recorded, (:recorded::integer[])[m.place]), (:froms::integer[])[m.place],
+                  (:waits::jsonb[])[m.place],
+                  case when m.state in ('waiting', 'paused') then (:dues::timestamptz[])[m.place] end,
+                  case when (:blocks::jsonb[])[m.place] is not null
+                       then (:blocks::jsonb[])[m.place] || jsonb_build_object('worker', r.claimed_by) end,
+                  case when m.state = 'paused' then null else r.pausing end,
+                  case when m.state = 'running' then r.claim_id end,
+                  case when m.state = 'running' then r.claimed_by end,
+                  case when m.state = 'running' then r.started_at end,
+                  case when m.state = 'running' then r.slot end
+             from (select p.place,
+                          case when (:tos::text[])[p.place] = 'stay' then 'running'
+                               when r.pausing then 'paused'
+                               when (:tos::text[])[p.place] = 'again' then 'pending'
+                               when (:tos::text[])[p.place] = 'block' then 'waiting'
+                               when r.arrived > (:seen::integer[])[p.place] then 'pending'
+                               else 'waiting' end as state
+                     from (select width_bucket(r.id, :ids::uuid[]) as place) p) m)
+ where r.id = any(array(select h.id from held h))
 returning r.id, r.state, r.arrived, r.queue, coalesce(r.pausing, false) as pausing;
 
 -- name: record_turns

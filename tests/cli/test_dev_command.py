@@ -4,9 +4,14 @@ import os
 import signal
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 
-from stepwell.cli.watching import changed, look
+from rich.console import Console
+
+from stepwell.cli.live import moves_shown
+from stepwell.cli.watching import Saves, changed, look
+from tests.waiting_for import until
 
 DEMO = Path(__file__).parents[2] / "examples" / "demo.py"
 APP = """
@@ -38,6 +43,30 @@ async def test_every_save_starts_the_worker_anew(process, client, tmp_path):
         await dev.line("2 completed")
         dev.signal(signal.SIGINT)
         assert await dev.exit_code() == 0
+
+
+def test_a_save_that_is_seen_in_the_middle_is_told_when_it_is_over():
+    before, half, whole = {"app.py": (1, 90)}, {"app.py": (2, 0)}, {"app.py": (2, 95)}
+    saves = Saves(before)
+    assert [saves.among(each) for each in (before, half, whole, whole, whole)] == [[], [], [], ["app.py"], []]
+
+
+async def test_what_ends_as_soon_as_runs_are_watched_is_shown(app):
+    """The worker begins in that block: what it completes at once is not taken for something of before."""
+    tea = app.task(name="tea")(nothing)
+    shown = StringIO()
+    async with app.worker(), moves_shown(app, Console(file=shown, soft_wrap=True)):
+        run = await tea.start()
+        await run.result(10)
+        await until(lambda: said(shown, f"completed  tea {run.id}"))
+
+
+async def nothing() -> None:
+    pass
+
+
+async def said(shown: StringIO, words: str) -> bool:
+    return words in shown.getvalue()
 
 
 def test_only_the_users_own_sources_are_watched(tmp_path):

@@ -20,9 +20,9 @@ from stepwell.cli.exits import Exit, say
 from stepwell.cli.loading import source_of
 from stepwell.cli.options import length
 from stepwell.cli.supervisor import how, start_worker, worker_command
-from stepwell.cli.watching import changed, look
+from stepwell.cli.watching import Saves, look
 
-LOOK = 0.3
+LOOK = 0.15
 HOLD_UP = 10.0
 """Seconds after the grace time, until a worker that has not ended for a reload is killed."""
 
@@ -62,14 +62,13 @@ class Dev:
         """Until Ctrl-C. A worker that ends by itself is started again by the next save."""
         for each in (signal.SIGTERM, signal.SIGINT):
             signal.signal(each, self._signalled)
-        seen = look(self._directory)
+        saves = Saves(look(self._directory))
         say(f"watching {self._directory} for saves; Ctrl-C to stop")
         self._start()
         while self._worker is not None or not self._stopping:
             if (code := self._hear()) is not None:
                 return code
-            if not self._stopping and (saved := changed(seen, now := look(self._directory))):
-                seen = now
+            if not self._stopping and (saved := saves.among(look(self._directory))):
                 self._reload(saved)
         return Exit.DONE
 

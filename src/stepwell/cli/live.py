@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from stepwell.app import App
+from stepwell.beside import beside
 from stepwell.cli.printing import COLOURS, plain
 from stepwell.model.errors import Unavailable
 from stepwell.model.queue import COUNTED
@@ -26,7 +28,7 @@ MOST = 500
 RECENT = 5000
 """Finished runs, the newest, among which those that just finished are looked for."""
 OVERLAP = timedelta(seconds=2)
-"""How far each look reaches back: a run may finish just before a look and commit just after it."""
+"""How far a look reaches back behind the one before: a run may finish just before a look and commit just after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,35 +73,41 @@ class Moves:
         return sorted(fresh, key=lambda move: move.id)
 
 
-async def show_moves(app: App, console: Console) -> None:
-    """Print every move until cancelled. What had moved before is not shown."""
+@asynccontextmanager
+async def moves_shown(app: App, console: Console) -> AsyncIterator[None]:
+    """Print every move in the block, from its beginning on. What had moved before is not shown."""
     database = Database(app.dsn, app.settings.schema, size=1, pooler=app.settings.pooler)
     await database.open()
-    moves, counts, quiet = Moves(), "", True
-    await _fresh(database, moves)
     try:
-        while True:
-            fresh = await _fresh(database, moves)
-            for move in fresh:
-                console.print(_line(move))
-            if not fresh and not quiet and (now := await _counts(database)) != counts:
-                console.print(counts := now, style="dim")
-            quiet = not fresh
-            await asyncio.sleep(LOOK)
+        moves = Moves()
+        looked = time.monotonic()
+        await _fresh(database, moves, OVERLAP)
+        async with beside(_show(database, moves, console, looked)):
+            yield
     finally:
         await database.close()
 
 
-async def _fresh(database: Database, moves: Moves) -> list[Move]:
+async def _show(database: Database, moves: Moves, console: Console, looked: float) -> None:
+    counts, quiet = "", True
+    while True:
+        began = time.monotonic()
+        fresh = await _fresh(database, moves, OVERLAP + timedelta(seconds=began - looked))
+        looked = began
+        for move in fresh:
+            console.print(_line(move))
+        if not fresh and not quiet and (now := await _counts(database)) != counts:
+            console.print(counts := now, style="dim")
+        quiet = not fresh
+        await asyncio.sleep(LOOK)
+
+
+async def _fresh(database: Database, moves: Moves, since: timedelta) -> list[Move]:
     try:
-        return moves.new(await _look(database))
+        rows = await database.rows("moving_runs", since=since, limit=MOST, most=RECENT)
     except Unavailable:
         return []  # the worker says so itself
-
-
-async def _look(database: Database) -> list[Move]:
-    rows = await database.rows("moving_runs", since=OVERLAP, limit=MOST, most=RECENT)
-    return [Move.read(row) for row in rows]
+    return moves.new([Move.read(row) for row in rows])
 
 
 async def _counts(database: Database) -> str:

@@ -20,6 +20,20 @@ def changed(before: Seen, after: Seen) -> list[str]:
     return sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
 
 
+class Saves:
+    """What was saved, told when two looks in a row have found the same: the first may be in the middle of a save."""
+
+    def __init__(self, seen: Seen) -> None:
+        self._told = self._last = seen
+
+    def among(self, now: Seen) -> list[str]:
+        settled, self._last = now == self._last, now
+        if not settled:
+            return []
+        before, self._told = self._told, now
+        return changed(before, now)
+
+
 def _files(directory: str) -> Iterator[tuple[str, tuple[int, int]]]:
     try:
         entries = list(os.scandir(directory))

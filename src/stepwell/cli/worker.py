@@ -122,7 +122,7 @@ async def work(app: App, wanted: Wanted, ending: Ending) -> None:
             log.warning("the app has no tasks: import the modules that define them where the app is made")
         unlisten = app.telemetry.listen(lambda name, facts: _log(name, facts, wanted, ending))
         hired = app.worker(queues=wanted.queues, slots=wanted.slots, name=wanted.name)
-        async with hired as worker, _shown(app, wanted):
+        async with _shown(app, wanted), hired as worker:
             await gently.wait()
             async with beside(_hurry(now, worker), may_end=True):
                 await worker.stop(wanted.grace)
@@ -136,9 +136,9 @@ async def _shown(app: App, wanted: Wanted) -> AsyncIterator[None]:
         return
     from rich.console import Console
 
-    from stepwell.cli.live import show_moves
+    from stepwell.cli.live import moves_shown
 
-    async with beside(show_moves(app, Console(highlight=False, soft_wrap=True))):
+    async with moves_shown(app, Console(highlight=False, soft_wrap=True)):
         yield
 
 

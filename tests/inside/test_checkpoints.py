@@ -241,7 +241,8 @@ async def test_a_finished_run_started_again_begins_anew(app: App) -> None:
             second = await run.retry()
             await asyncio.gather(second.result(), return_exceptions=True)
     saved = await versions(app)
-    assert saved == [1, 1]
+    # That of the first may have been forgotten by now: its run has ended.
+    assert saved in ([1], [1, 1])
 
 
 async def versions(app: App) -> list[int]:

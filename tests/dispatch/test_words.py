@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any, TypeAlias
 
 import asyncpg
 import pytest
 
 from stepwell import App
-from stepwell.dispatch.base import Channel
-from stepwell.dispatch.postgres import BURST, PostgresDispatch
+from stepwell.dispatch.base import Channel, coming, told_of
+from stepwell.dispatch.pacing import BURST
+from stepwell.dispatch.postgres import PostgresDispatch
 from stepwell.engine import runs
 from stepwell.model.word import Word
 from stepwell.store.pool import Database
@@ -76,14 +77,55 @@ async def test_a_start_that_is_heard_of_ahead_is_on_the_disk_when_it_is_answered
     assert await ear.heard() == [WORD.text] * 20
 
 
-async def test_a_start_ahead_that_is_there_already_or_was_repeated_says_nothing(database: Database, ear: Ear) -> None:
+async def test_a_word_that_goes_ahead_is_heard_while_its_run_is_yet_to_be_there(database: Database, ear: Ear) -> None:
+    """And nothing comes of a start that is there already, or was repeated: a word is a hint."""
     start, repeated = a_start(), a_start()
     await runs.start_one(database, start)
     await runs.note_repeated_starts(database, [repeated.id])
-    assert not await runs.start_one(database, start, WORD, ahead=True)
-    assert not await runs.start_one(database, repeated, WORD, ahead=True)
-    assert await ear.heard() == []
+    async with database.transaction() as tx:
+        await tx.rows("cancel_runs", ids=[start.id], force=False)  # so that the next one waits for what comes of it
+        waiting = asyncio.create_task(runs.start_one(database, start, WORD, ahead=True))
+        await until(ear.heard)
+        assert not waiting.done()
+    assert await waiting
+    assert await runs.start_one(database, repeated, WORD, ahead=True)
     assert await database.rows("existing_runs", ids=[repeated.id]) == []
+
+
+async def test_a_start_that_took_long_is_announced_once_more(
+    app: App, ear: Ear, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its word went ahead, and whoever heard it may have found nothing and given up."""
+    monkeypatch.setattr("stepwell.client.AHEAD", -1.0)
+    await app.definition("letters").start(1)
+
+    async def twice() -> bool:
+        return [told_of(str(word))[0] for word in await ear.heard()] == ["default"] * 2
+
+    await until(twice)
+
+
+async def test_an_outcome_that_took_long_is_announced_once_more(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    announced: list[tuple[Channel, list[str]]] = []
+
+    def announce(_dispatch: PostgresDispatch, channel: Channel, what: Iterable[str]) -> None:
+        announced.append((channel, list(what)))
+
+    @app.task
+    async def work() -> None: ...
+
+    monkeypatch.setattr("stepwell.worker.direct.DirectLink._is_awaited", True)
+    monkeypatch.setattr("stepwell.worker.direct.AHEAD", -1.0)
+    async with app.worker():
+        run = await work.start()
+        await run.result(20)  # it is looked for when nothing is announced
+        monkeypatch.setattr(PostgresDispatch, "announce", announce)
+        run = await work.start()
+
+        async def was() -> bool:
+            return (Channel.FINISHED, [run.id.hex]) in announced
+
+        await until(was)
 
 
 async def test_while_one_says_a_word_no_other_waits_for_it(database: Database, ear: Ear) -> None:
@@ -111,8 +153,8 @@ async def test_a_start_that_may_not_say_its_word_is_announced(app: App, dsn: str
 
 async def test_a_lone_start_needs_no_announcement(app: App, ear: Ear, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PostgresDispatch, "announce", lambda *_: pytest.fail("it was said already"))
-    await app.definition("letters").start(1)
-    assert await ear.heard() == ["default"]
+    run = await app.definition("letters").start(1)
+    assert await ear.heard() == [coming("default", run.id)]
 
 
 async def test_in_a_burst_words_are_left_to_the_announcements(database: Database) -> None:
@@ -120,6 +162,18 @@ async def test_in_a_burst_words_are_left_to_the_announcements(database: Database
     words = [dispatch.word(Channel.PENDING, ["default"]) for _ in range(2 * BURST)]
     assert all(words[: BURST - 1])
     assert not any(words[BURST + 1 :])
+
+
+async def test_a_burst_that_is_over_holds_up_no_word(database: Database) -> None:
+    """What was announced instead is not to be paid for later: for minutes, after so many."""
+    dispatch = PostgresDispatch(database)
+    for _ in range(100_000):
+        dispatch.word(Channel.PENDING, ["default"])
+
+    async def may_be_said() -> bool:
+        return dispatch.word(Channel.PENDING, ["default"]) is not None
+
+    await until(may_be_said, within=20)
 
 
 async def test_what_is_too_long_for_a_word_is_announced(database: Database) -> None:

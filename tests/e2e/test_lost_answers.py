@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -15,7 +16,9 @@ from proxy import Proxy
 
 from stepwell import App, Call, Retry, Run, State, Unavailable, current
 from stepwell.client import BULK
+from stepwell.dispatch.base import Channel
 from stepwell.dispatch.postgres import PostgresDispatch
+from stepwell.model.word import Word
 from stepwell.services.reaper import Reaper
 from stepwell.store.pool import Database
 
@@ -239,8 +242,16 @@ async def test_a_claim_whose_answer_is_lost_while_the_worker_stops_is_counted_as
         assert ([each.outcome for each in await run.attempts()], info.failures) == (["released", "completed"], 0)
 
 
+def said_by_the_statement(dispatch: PostgresDispatch, channel: Channel, what: Sequence[str]) -> Word:
+    return Word(dispatch._names[channel], "\n".join(what))
+
+
+def said_by_nobody(dispatch: PostgresDispatch, channel: Channel, what: Sequence[str]) -> None: ...
+
+
 OUTCOMES = [
     ("add", ("complete_and_say", "complete_runs"), ["completed"]),
+    ("add", ("complete_run_ahead", "complete_runs"), ["completed"]),
     ("flaky", ("retry_runs", "retry_runs"), ["failed", "completed"]),
     ("fatal", ("fail_runs", "fail_runs"), ["failed"]),
     ("snoozing", ("snooze_runs", "snooze_runs"), ["snoozed", "completed"]),
@@ -260,6 +271,9 @@ async def test_a_settling_whose_answer_is_lost_is_recognised_as_ours(
 ) -> None:
     """The first answer lost is of a settling that happened, the second of its repetition."""
     monkeypatch.setattr("stepwell.worker.frontier.CHEAP", 60.0)  # no exchange but to settle, however slow a look is
+    word = said_by_the_statement if statements[0] == "complete_run_ahead" else said_by_nobody
+    monkeypatch.setattr(PostgresDispatch, "word", word)
+    monkeypatch.setattr("stepwell.worker.direct.DirectLink._is_awaited", True)
     async with shop.app, shop.app.worker():
         times = statements.count(statements[0])
         swallows = [proxy.swallow(each, times=times) for each in dict.fromkeys(statements)]

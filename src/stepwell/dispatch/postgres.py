@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 import asyncpg
 
 from stepwell.dispatch.base import Channel, Hear
+from stepwell.dispatch.pacing import GATHER, Pacing
 from stepwell.engine import lone, runs
 from stepwell.model.errors import Unavailable
 from stepwell.model.ids import ClaimId
@@ -24,10 +25,6 @@ from stepwell.telemetry import log
 
 PING = 10.0
 """Seconds between two looks at whether the connection still hears."""
-GATHER = 0.005
-"""Seconds between two announcements. The first few leave at once, and the rest of a burst together."""
-BURST = 20
-"""Announcements that may leave at once; one more becomes so every GATHER seconds."""
 FAREWELL = 2.0
 _PAYLOAD = 7_000
 """Postgres refuses a payload of 8,000 bytes."""
@@ -50,8 +47,7 @@ class PostgresDispatch:
         self._wire: asyncio.Task[None] | None = None
         self._listening: set[Channel] = set()
         self._closing = False
-        self._paced = 0.0
-        """Up to when announcements have left, were they GATHER seconds apart."""
+        self._pacing = Pacing()
 
     async def claim(self, wanted: Wanted, claim_id: ClaimId) -> Claimed:
         return await runs.claim(self._database, wanted, claim_id)
@@ -75,14 +71,9 @@ class PostgresDispatch:
     def word(self, channel: Channel, what: Sequence[str]) -> Word | None:
         """While little is said: in a burst, what is announced gathers."""
         text = _SEPARATOR.join(what)
-        if not text or len(text) > _WORD or self._outbox or not self._may_leave_at_once():
+        if not text or len(text) > _WORD or self._outbox or not self._pacing.may_leave_at_once():
             return None
         return Word(self._names[channel], text)
-
-    def _may_leave_at_once(self) -> bool:
-        now = asyncio.get_running_loop().time()
-        self._paced = max(self._paced, now - BURST * GATHER) + GATHER
-        return self._paced <= now
 
     def subscribe(self, channel: Channel, hear: Hear) -> Callable[[], None]:
         self._hears[channel].append(hear)
@@ -138,7 +129,7 @@ class PostgresDispatch:
             await self._listen(connection)
             if self._outbox:
                 await self._send(connection)
-                if not self._may_leave_at_once():
+                if not self._pacing.may_leave_at_once():
                     await asyncio.sleep(GATHER)
                 continue
             try:

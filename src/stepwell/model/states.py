@@ -54,6 +54,7 @@ MOVES: dict[str, Moves] = {
     "claim_limited_runs": _from(State.PENDING, to=State.RUNNING),
     "exchange_runs": _from(State.RUNNING, to=State.COMPLETED) | _from(State.PENDING, to=State.RUNNING),
     "complete_and_say": _from(State.RUNNING, to=State.COMPLETED),
+    "complete_run_ahead": _from(State.RUNNING, to=State.COMPLETED),
     "complete_runs": _from(State.RUNNING, to=State.COMPLETED),
     "fail_runs": _from(State.RUNNING, to=State.FAILED),
     "retry_runs": _from(State.RUNNING, to=State.SCHEDULED),

@@ -453,6 +453,26 @@ UNION ALL
     map_index
    FROM stepwell.kept_runs;
 
+CREATE OR REPLACE FUNCTION stepwell.awaited_result(run uuid)
+ RETURNS TABLE(id uuid, name text, state text, result jsonb, error jsonb, attempt integer)
+ LANGUAGE plpgsql
+ SET lock_timeout TO '100ms'
+AS $function$
+#variable_conflict use_column
+begin
+    begin
+        perform pg_advisory_xact_lock_shared(uuid_hash_extended(run, 1400006));
+    exception when lock_not_available then
+        null;
+    end;
+    return query
+    select f.id, f.name, f.state, f.result, f.error, f.attempt
+      from stepwell.finished_runs f
+     where f.id = any(array[run])
+       and f.finished_at between stepwell.now() - interval '1 hour' and stepwell.now() + interval '1 second';
+end
+$function$;
+
 CREATE OR REPLACE FUNCTION stepwell.check_option(option text, given text, good boolean, rule text)
  RETURNS void
  LANGUAGE plpgsql
@@ -479,6 +499,35 @@ begin
     end if;
 end
 $function$;
+
+CREATE OR REPLACE PROCEDURE stepwell.complete_ahead(id uuid, claim_id uuid, result jsonb, channel text, word text, INOUT moved boolean DEFAULT false, INOUT said boolean DEFAULT false)
+ LANGUAGE plpgsql
+AS $procedure$
+#variable_conflict use_column
+begin
+    set local synchronous_commit = off;
+    said := stepwell.say(channel, word);
+    commit;
+    perform pg_advisory_xact_lock(uuid_hash_extended(complete_ahead.id, 1400006));
+    with done as (
+        delete from stepwell.runs r
+         where r.id = any(array[complete_ahead.id])
+           and r.claim_id = complete_ahead.claim_id
+           and r.state = 'running'
+        returning r.*
+    )
+    insert into stepwell.finished_runs (
+               id, kind, name, queue, priority, state, input, result, key, tags, retry, timeout, attempt,
+               failures, expires_at, claim_id, claimed_by, started_at, created_at, finished_at, parent_id,
+               root_id, retry_of, node, map_index, limit_key, per_key, keep
+           )
+    select id, kind, name, queue, priority, 'completed', input, complete_ahead.result, key, tags, retry, timeout, attempt,
+           failures, expires_at, claim_id, claimed_by, started_at, created_at, stepwell.now(), parent_id,
+           root_id, retry_of, node, map_index, limit_key, per_key, keep
+      from done;
+    moved := found;
+end
+$procedure$;
 
 CREATE OR REPLACE FUNCTION stepwell.drop_partition(parent text, part text)
  RETURNS boolean
@@ -768,14 +817,14 @@ AS $procedure$
 #variable_conflict use_column
 begin
     set local synchronous_commit = off;
+    said := stepwell.say(channel, word);
+    commit;
+    set local synchronous_commit = off;
     insert into stepwell.runs (id, name, queue, priority, state, input, tags, retry, timeout, parent_id, root_id)
     select start_ahead.id, start_ahead.name, start_ahead.queue, start_ahead.priority, 'pending', start_ahead.input,
            start_ahead.tags, start_ahead.retry, start_ahead.timeout, start_ahead.parent_id, start_ahead.root_id
      where not exists (select from stepwell.repeated_starts s where s.run_id = start_ahead.id)
         on conflict (id) do nothing;
-    if found then
-        said := stepwell.say(channel, word);
-    end if;
     commit;
     -- Something to wait for: the commit of what wrote nothing would not. It stands in the log behind the run.
     perform pg_logical_emit_message(true, 'stepwell', '');

@@ -200,6 +200,8 @@ class Waiting:
             for run_id in _among(ids, self._new):
                 self._new[run_id] = True
             awaited = _among(ids, self._futures)
+            if awaited:
+                self._dispatch.answered(Channel.PENDING)
             if len(awaited) == 1 and self._let_look(*awaited):
                 return
             self._look |= awaited

@@ -176,6 +176,25 @@ async def test_a_burst_that_is_over_holds_up_no_word(database: Database) -> None
     await until(may_be_said, within=20)
 
 
+async def test_who_waits_for_an_answer_before_the_next_word_is_no_burst(
+    app: App, ear: Ear, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One caller who starts a run, waits for its result and starts the next would else wait to gather, each time."""
+
+    @app.task
+    async def work() -> None: ...
+
+    async with app.worker():
+        await (await work.start()).result(20)
+        ids = []
+        for _ in range(3 * BURST):
+            run = await work.start()
+            await run.result(20)
+            ids.append(run.id)
+    said = [told_of(str(word))[1] for word in await ear.heard()]
+    assert sum(each in said for each in ids) > 2 * BURST
+
+
 async def test_what_is_too_long_for_a_word_is_announced(database: Database) -> None:
     dispatch = PostgresDispatch(database)
     assert dispatch.word(Channel.FINISHED, ["x" * 2000]) is None

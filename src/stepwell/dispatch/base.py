@@ -55,6 +55,10 @@ class Dispatch(Protocol):
         tells that it was not said, it is to be announced."""
         ...
 
+    def answered(self, channel: Channel) -> None:
+        """A word that was said there had its answer: who waits for that before saying the next is no burst."""
+        ...
+
     def subscribe(self, channel: Channel, hear: Hear) -> Callable[[], None]:
         """Hear what is announced; the answer is a function that ends it."""
         ...

@@ -1,14 +1,17 @@
-"""When an announcement may leave at once, and when it gathers with others."""
+"""When an announcement may leave at once, and when it gathers with others.
+
+The first few of a burst leave at once, and the rest together. Who waits for an answer before saying more, as one who
+starts a run, waits for its result and starts the next, is no burst, however quick the answers are.
+"""
 
 from __future__ import annotations
 
 import asyncio
 
-GATHER = 0.002
+GATHER = 0.005
 """Seconds between two announcements of a burst."""
-BURST = 50
-"""Announcements that may leave at once, so that who starts one run after another and waits for each is no burst for a
-while; one more becomes so every GATHER seconds."""
+BURST = 20
+"""Announcements that may leave at once; one more becomes so every GATHER seconds, and for each that is answered."""
 
 
 class Pacing:
@@ -17,10 +20,10 @@ class Pacing:
         """Up to when announcements have left, were they GATHER seconds apart."""
 
     def may_leave_at_once(self) -> bool:
-        """If so it counts as one that left; what gathers in a burst is not held against what comes after."""
+        """It counts as one that left; but what gathers in a burst is not held against what comes long after."""
         now = asyncio.get_running_loop().time()
-        paced = max(self._paced, now - BURST * GATHER) + GATHER
-        if paced > now:
-            return False
-        self._paced = paced
-        return True
+        self._paced = min(max(self._paced, now - BURST * GATHER), now) + GATHER
+        return self._paced <= now
+
+    def answered(self) -> None:
+        self._paced -= GATHER

@@ -47,7 +47,8 @@ class PostgresDispatch:
         self._wire: asyncio.Task[None] | None = None
         self._listening: set[Channel] = set()
         self._closing = False
-        self._pacing = Pacing()
+        self._sends = Pacing()
+        self._words = {channel: Pacing() for channel in Channel}
 
     async def claim(self, wanted: Wanted, claim_id: ClaimId) -> Claimed:
         return await runs.claim(self._database, wanted, claim_id)
@@ -71,9 +72,12 @@ class PostgresDispatch:
     def word(self, channel: Channel, what: Sequence[str]) -> Word | None:
         """While little is said: in a burst, what is announced gathers."""
         text = _SEPARATOR.join(what)
-        if not text or len(text) > _WORD or self._outbox or not self._pacing.may_leave_at_once():
+        if not text or len(text) > _WORD or self._outbox or not self._words[channel].may_leave_at_once():
             return None
         return Word(self._names[channel], text)
+
+    def answered(self, channel: Channel) -> None:
+        self._words[channel].answered()
 
     def subscribe(self, channel: Channel, hear: Hear) -> Callable[[], None]:
         self._hears[channel].append(hear)
@@ -129,7 +133,7 @@ class PostgresDispatch:
             await self._listen(connection)
             if self._outbox:
                 await self._send(connection)
-                if not self._pacing.may_leave_at_once():
+                if not self._sends.may_leave_at_once():
                     await asyncio.sleep(GATHER)
                 continue
             try:

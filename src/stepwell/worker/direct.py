@@ -248,6 +248,7 @@ class DirectLink:
                 return
             told = [each for each in map(told_of, words) if mine is None or each[0] in mine]
             if told:
+                self._dispatch.answered(Channel.FINISHED)
                 coming: dict[UUID, str] = {run_id: queue for queue, run_id in told if run_id is not None}
                 work(told[0][0] if len(told) == 1 else None, coming)
 

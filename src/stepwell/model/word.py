@@ -11,8 +11,8 @@ from msgspec import Struct
 AHEAD = 0.1
 """Seconds by which a word may go ahead of what it speaks of."""
 AGAIN = (0.005, 0.03, 0.2)
-"""Seconds from a question that found nothing to the next. The first is long enough for most runs to be over: many workers
-heard of the same one, and those who did not get it would be in its way."""
+"""Seconds from a question that found nothing to the next. After the first most runs are over: many workers heard of the
+same one, and those who did not get it would be in its way."""
 
 
 class Word(Struct, frozen=True):

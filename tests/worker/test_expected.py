@@ -12,9 +12,9 @@ from stepwell import App
 from stepwell.dispatch.base import Channel, coming, told_of
 from stepwell.engine import runs
 from stepwell.model.ids import RunId, new_run_id
-from stepwell.model.word import AGAIN, AHEAD
+from stepwell.model.word import AHEAD
 from stepwell.store.pool import Database
-from stepwell.worker.expected import Expected
+from stepwell.worker.expected import AGAIN, Expected
 from tests.factory import a_start
 from tests.waiting_for import all_ears, until
 

@@ -10,9 +10,8 @@ from msgspec import Struct
 
 AHEAD = 0.1
 """Seconds by which a word may go ahead of what it speaks of."""
-AGAIN = (0.005, 0.03, 0.2)
-"""Seconds from a question that found nothing to the next. After the first most runs are over: many workers heard of the
-same one, and those who did not get it would be in its way."""
+AGAIN = (0.001, 0.02, 0.2)
+"""Seconds from a question that found nothing to the next."""
 
 
 class Word(Struct, frozen=True):

@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from uuid import UUID
 
 from stepwell.model.run import Claim
-from stepwell.model.word import AGAIN
 
+AGAIN = (0.005, 0.03, 0.2)
+"""Seconds from a word, and from each question, to the next. After the first most runs are over: many workers heard of
+the same one, and those who did not get it would be in its way."""
 FORGET = 1.0
 """Seconds after which a run is expected no more, however many are heard of meanwhile."""
 

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from io import StringIO
 from pathlib import Path
 
@@ -43,6 +44,25 @@ async def test_every_save_starts_the_worker_anew(process, client, tmp_path):
         await dev.line("2 completed")
         dev.signal(signal.SIGINT)
         assert await dev.exit_code() == 0
+
+
+async def test_a_save_in_the_second_of_the_last_one_is_run(process, client, tmp_path, monkeypatch):
+    """Of the same size, too: Python would take what it compiled from the last one to be of this one."""
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    source, second = tmp_path / "tea.py", int(time.time()) * 10**9
+
+    def save(version: int) -> None:
+        whole = tmp_path / "tea.new"
+        whole.write_text(APP.format(version=version))
+        os.utime(whole, ns=(second + version, second + version))
+        whole.replace(source)
+
+    save(1)
+    async with process("dev", "tea.py", cwd=tmp_path) as dev:
+        for version in (1, 2):
+            await dev.line("ready: ")
+            assert await (await client.start("tea.version")).result(timeout=30) == version
+            save(2)
 
 
 def test_a_save_that_is_seen_in_the_middle_is_told_when_it_is_over():

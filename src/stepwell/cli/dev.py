@@ -20,7 +20,7 @@ from stepwell.cli.exits import Exit, say
 from stepwell.cli.loading import source_of
 from stepwell.cli.options import length
 from stepwell.cli.supervisor import how, start_worker, worker_command
-from stepwell.cli.watching import Saves, look
+from stepwell.cli.watching import Saves, forget_compiled, look
 
 LOOK = 0.15
 HOLD_UP = 10.0
@@ -94,6 +94,7 @@ class Dev:
         say(f"{shown}{' and more' if len(saved) > 3 else ''} saved: starting again")
         self._drain()
         if not self._stopping:
+            forget_compiled(saved)
             self._start()
 
     def _drain(self) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from importlib.util import cache_from_source
 from pathlib import Path
 
 Seen = dict[str, tuple[int, int]]
@@ -32,6 +34,13 @@ class Saves:
             return []
         before, self._told = self._told, now
         return changed(before, now)
+
+
+def forget_compiled(sources: Iterable[str]) -> None:
+    """Python would run what it compiled from the last save, if this one is of the same second and size."""
+    for source in sources:
+        with suppress(OSError):
+            os.unlink(cache_from_source(source))
 
 
 def _files(directory: str) -> Iterator[tuple[str, tuple[int, int]]]:

@@ -24,9 +24,10 @@ SHORT = (0.001, 0.002, 0.003)
 class Asked:
     """The questions that were asked, by queue."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, had_the_last: bool = True) -> None:
         self.queues: list[str] = []
         self.expected = Expected(self.queues.append)
+        self.expected._had_the_last = had_the_last
 
     async def times(self, queue: str, count: int) -> None:
         async def asked() -> bool:
@@ -52,7 +53,7 @@ def test_questions_go_on_for_longer_than_a_word_may_go_ahead() -> None:
 
 async def test_a_queue_is_asked_after_every_pause_and_then_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stepwell.worker.expected.AGAIN", SHORT)
-    asked = Asked()
+    asked = Asked(had_the_last=False)
     asked.expected.heard({new_run_id(): "mail"})
     await asked.times("mail", len(SHORT))
     asked.expected.heard({new_run_id(): "other"})
@@ -69,6 +70,18 @@ async def test_one_that_is_heard_of_just_before_the_last_question_has_all_of_the
     await asked.times("mail", 2)
     asked.expected.heard({new_run_id(): "late"})
     await asked.times("late", 3)
+
+
+async def test_who_had_the_last_one_asks_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stepwell.worker.expected.AGAIN", (60.0,))
+    asked, mine = Asked(), new_run_id()
+    asked.expected.heard({mine: "mail"})
+    await asked.times("mail", 1)
+    asked.expected.claimed([claim(mine)])
+    asked.expected.heard({new_run_id(): "next"})
+    await asked.times("next", 1)
+    asked.expected.heard({new_run_id(): "another's"})
+    assert asked.expected._asks_at > asyncio.get_running_loop().time() + 50
 
 
 async def test_what_was_claimed_is_asked_for_no_more_and_what_was_not_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,9 +12,11 @@ from uuid import UUID
 
 from stepwell.model.run import Claim
 
+SOON = 0.001
+"""Seconds from a word to the first question, where the last that was heard of was ours."""
 AGAIN = (0.005, 0.03, 0.2)
-"""Seconds from a word, and from each question, to the next. After the first most runs are over: many workers heard of
-the same one, and those who did not get it would be in its way."""
+"""The same where others take them, and from each question to the next. After the first most runs are over: many workers
+heard of the same one, and those who did not get it would be in its way."""
 FORGET = 1.0
 """Seconds after which a run is expected no more, however many are heard of meanwhile."""
 
@@ -28,20 +30,24 @@ class Expected:
         """Until the next questions."""
         self._timer: asyncio.TimerHandle | None = None
         self._asks_at = 0.0
+        self._had_the_last = True
 
     def heard(self, coming: Mapping[UUID, str]) -> None:
         now = asyncio.get_running_loop().time()
         for run_id, queue in coming.items():
             self._coming[run_id] = (queue, now + FORGET)
         # Whichever question comes next, it may be too soon for these: all the pauses follow it.
-        self._pauses = iter(AGAIN)
-        if self._timer is None or self._asks_at > now + AGAIN[0]:
+        self._pauses = iter((SOON, *AGAIN) if self._had_the_last else AGAIN)
+        first = SOON if self._had_the_last else AGAIN[0]
+        self._had_the_last = False
+        if self._timer is None or self._asks_at > now + first:
             self._ask_later()
 
     def claimed(self, claims: Iterable[Claim]) -> None:
         if self._coming:
             for claim in claims:
-                self._coming.pop(claim.id, None)
+                if self._coming.pop(claim.id, None) is not None:
+                    self._had_the_last = True
 
     def close(self) -> None:
         self._coming.clear()

@@ -74,3 +74,12 @@ def test_dev_explains_itself_when_it_does_not_understand(arguments: list[str]) -
     result = subprocess.run([ROOT / "dev", *arguments], capture_output=True, text=True)
     assert result.returncode == 2
     assert "usage: ./dev" in result.stderr
+
+
+def test_the_licence_that_the_package_names_comes_with_it() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["license"] == "Apache-2.0"
+    (file,) = project["license-files"]
+    text = (ROOT / file).read_text()
+    assert "Apache License" in text
+    assert "Version 2.0, January 2004" in text

@@ -29,7 +29,7 @@ PACKAGE = Path(stepwell.__file__).parent
 SQL = PACKAGE / "store" / "sql"
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
-FILE_LINES, FUNCTION_LINES, POSITIONAL, STATEMENT_LINES = 400, 50, 5, 40
+FILE_LINES, FUNCTION_LINES, POSITIONAL, STATEMENT_LINES = 600, 50, 5, 40
 
 WORDS = {
     # No word for "I did not find a name" …

@@ -33,6 +33,7 @@ from stepwell.handle import Door, Run
 from stepwell.model.duration import Duration, duration
 from stepwell.model.errors import InvalidSetting, NotDurable, WrongUse
 from stepwell.model.ids import new_worker_id
+from stepwell.model.option_names import refuse_unknown_options
 from stepwell.model.queue import QueueInfo
 from stepwell.model.run import Filter, Kind, Page
 from stepwell.model.states import State
@@ -84,6 +85,7 @@ class App(Registering):
     >>> app = App()
     """
 
+    @refuse_unknown_options
     def __init__(
         self,
         dsn: str | None = None,
@@ -230,6 +232,7 @@ class App(Registering):
         if hold is not None:
             hold.release()
 
+    @refuse_unknown_options
     @asynccontextmanager
     async def worker(
         self, *, queues: Sequence[str] | None = None, slots: int = 100, grace: Duration = 0, name: str | None = None

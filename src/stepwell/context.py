@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from stepwell.checkpoints import Checkpoint, Shelf
 from stepwell.codec import encode
-from stepwell.model.errors import InvalidSetting, NotEncodable, UsageError
+from stepwell.model.errors import InvalidSetting, NotEncodable, UsageError, WrongUse
 from stepwell.model.ids import ClaimId, RunId
 from stepwell.model.notes import Noted, Usage
 from stepwell.model.run import Claim
@@ -129,18 +129,23 @@ class Current:
     def tx(self) -> AbstractAsyncContextManager[Any]:
         """An asyncpg connection in a transaction. What is written in it and the run's completion commit together,
         after the body has returned; or neither does, if it raises or its claim is lost."""
-        return own_tx(_here())
+        return own_tx(_here("current.tx()"))
 
     @property
     def _claim(self) -> Claim:
         return _here().claim
 
 
-def _here() -> Running:
+def _here(what: str = "current") -> Running:
     here = running.get()
-    if here is None:
-        raise NotInARun
-    return here
+    if here is not None:
+        return here
+    if here_in_workflow() is not None:
+        raise WrongUse(
+            f"{what} is for tasks and steps, and this is a workflow's own code. Write with current.tx() in a function "
+            "with @app.step, and await that; the workflow's id and name are in workflow.info()"
+        )
+    raise NotInARun
 
 
 def _inside() -> tuple[Running, Inside]:

@@ -23,6 +23,7 @@ from stepwell.model.errors import DuplicateName, InvalidSetting, NotDurable, Unk
 from stepwell.model.events import EventType
 from stepwell.model.ids import RunId, new_run_id, new_run_ids
 from stepwell.model.keeping import Keeping
+from stepwell.model.option_names import refuse_unknown_options
 from stepwell.model.pins import claim_name
 from stepwell.model.retry import Retry
 from stepwell.model.start import Start, Terms
@@ -242,6 +243,7 @@ class Task(Function[P, R]):
         self.executor: ExecutorName = executor
         self.heartbeat = None if heartbeat is None else positive("heartbeat", heartbeat)
 
+    @refuse_unknown_options
     def options(
         self,
         *,

@@ -14,6 +14,7 @@ from stepwell.context import family
 from stepwell.model.duration import Duration, duration
 from stepwell.model.errors import InvalidSetting, NotEncodable
 from stepwell.model.keeping import Keeping, checked_keep
+from stepwell.model.option_names import unknown_option
 from stepwell.model.retry import DEFAULT, Retry
 from stepwell.model.start import Terms
 
@@ -124,7 +125,7 @@ class Options:
     def changed(self, changes: Mapping[str, Any]) -> Options:
         known = {f.name for f in fields(self) if f.init}
         if unknown := changes.keys() - known:
-            raise InvalidSetting("options", ", ".join(sorted(unknown)), f"known are {', '.join(sorted(known))}")
+            raise unknown_option("options", min(unknown), known - {"pin"})
         return replace(self, **changes)
 
     def terms(self, name: str, kind: str = "task") -> Terms:

@@ -6,6 +6,7 @@ from typing import Any, Literal, Protocol
 
 from stepwell.model.errors import InvalidSetting
 from stepwell.model.keeping import Keeping, checked_keep
+from stepwell.model.option_names import refuse_unknown_options
 from stepwell.model.queue import Limits, QueueInfo
 from stepwell.model.rate import Rate
 
@@ -37,6 +38,7 @@ class Queue:
     def __repr__(self) -> str:
         return f"<Queue {self.name}>"
 
+    @refuse_unknown_options
     async def set(
         self,
         *,

@@ -14,6 +14,7 @@ from stepwell.handle import Opened
 from stepwell.model.duration import Duration
 from stepwell.model.errors import InvalidSetting, WrongUse
 from stepwell.model.keeping import Keeping
+from stepwell.model.option_names import refuse_unknown_options
 from stepwell.model.pins import pin_of
 from stepwell.model.retry import DEFAULT, LOST_TURNS, Retry
 from stepwell.options import LONGEST_NAME, LimitBy, Options, checked_text
@@ -71,6 +72,7 @@ class Registering:
         keep: Keeping | None = None,
         tags: Mapping[str, Any] | None = None,
     ) -> TaskDecorator: ...
+    @refuse_unknown_options
     def task(
         self,
         fn: Any = None,
@@ -97,7 +99,7 @@ class Registering:
         )  # fmt: skip
 
         def register(fn: Callable[..., Any]) -> Task[..., Any]:
-            _checked_function(fn)
+            _checked_function(fn, "task")
             place = _checked_executor(fn, executor)
             if place == "process" and (reason := importable(fn)):
                 raise InvalidSetting("executor", "process", reason)
@@ -124,6 +126,7 @@ class Registering:
         keep: Keeping | None = None,
         tags: Mapping[str, Any] | None = None,
     ) -> WorkflowDecorator: ...
+    @refuse_unknown_options
     def workflow(
         self,
         fn: Any = None,
@@ -144,7 +147,7 @@ class Registering:
         )  # fmt: skip
 
         def register(fn: Callable[..., Any]) -> Workflow[..., Any]:
-            _checked_function(fn)
+            _checked_function(fn, "workflow")
             if not inspect.iscoroutinefunction(fn):
                 raise WrongUse(f"{fn.__qualname__} is a plain def: a workflow is an async def, which awaits its tasks")
             if pin_of(name or "") is not None:
@@ -168,6 +171,7 @@ class Registering:
         timeout: Duration | None = None,
         executor: ExecutorName | None = None,
     ) -> StepDecorator: ...
+    @refuse_unknown_options
     def step(
         self,
         fn: Any = None,
@@ -180,7 +184,7 @@ class Registering:
         """Register a function as a step of workflows: run inline in the workflow's worker, its result recorded."""
 
         def register(fn: Callable[..., Any]) -> Step[..., Any]:
-            _checked_function(fn)
+            _checked_function(fn, "step")
             place = _checked_executor(fn, executor)
             if place == "process" and (reason := importable(fn)):
                 raise InvalidSetting("executor", "process", reason)
@@ -218,8 +222,20 @@ def _checked_executor(fn: Callable[..., Any], executor: str | None) -> ExecutorN
             raise InvalidSetting("executor", executor, "None, 'inline', 'thread' or 'process'")
 
 
-def _checked_function(fn: Any) -> None:
+def _checked_function(fn: Any, kind: str) -> None:
     if not callable(fn) or not hasattr(fn, "__code__"):
-        raise WrongUse(f"@app.task takes a function (async def or def), not {fn!r}")
+        raise WrongUse(f"@app.{kind} takes a function (async def or def), not {fn!r}")
     if inspect.isasyncgenfunction(fn) or inspect.isgeneratorfunction(fn):
-        raise WrongUse(f"{fn.__qualname__} is a generator: a task returns its result")
+        raise WrongUse(f"{fn.__qualname__} is a generator: a {kind} returns its result")
+    if inspect.ismethod(fn) or _takes_self(fn):
+        raise WrongUse(
+            f"{fn.__qualname__} is a method: a worker has no object to call it on. Make the {kind} a function at "
+            "the top level of its module, and pass it what it needs as arguments"
+        )
+
+
+def _takes_self(fn: Callable[..., Any]) -> bool:
+    """Whether this function stands in a class's body and takes the object first."""
+    around, _, _ = fn.__qualname__.rpartition(".")
+    first = next(iter(inspect.signature(fn).parameters), None)
+    return bool(around) and not around.endswith("<locals>") and first in ("self", "cls")

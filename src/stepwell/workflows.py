@@ -19,6 +19,7 @@ from stepwell.handle import Run, SyncRun
 from stepwell.model.duration import Duration
 from stepwell.model.errors import WrongUse
 from stepwell.model.keeping import Keeping
+from stepwell.model.option_names import refuse_unknown_options
 from stepwell.model.retry import Retry
 from stepwell.options import LONGEST_NAME, checked_text, positive
 from stepwell.replay.here import here
@@ -34,6 +35,7 @@ class Workflow(Function[P, R]):
     executor = "turn"
     heartbeat = None
 
+    @refuse_unknown_options
     def options(
         self,
         *,
@@ -146,6 +148,7 @@ class Step(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<Step {self.name}>"
 
+    @refuse_unknown_options
     def options(self, *, retry: Retry | None = None, timeout: Duration | None = None) -> Step[P, R]:
         """The same step with other options."""
         return Step(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import inspect
 import os
 import signal
 import socket
@@ -259,9 +260,19 @@ def importable(fn: Callable[..., Any]) -> str | None:
         return "it is defined inside another function: move it to the top level of its module"
     if "." in qualname:
         return "it is defined inside a class: move it to the top level of its module"
-    if module == "__main__" and getattr(sys.modules["__main__"], "__file__", None) is None:
+    if module == "__main__" and not _is_in_a_file(fn):
         return "it is defined in an interactive session: move it to a file"
     return None
+
+
+def _is_in_a_file(fn: Callable[..., Any]) -> bool:
+    """Whether a child process that runs the main script finds this function there.
+
+    The REPLs of Python 3.13 and of IPython have a `__file__`, which is not where the function is.
+    """
+    main = getattr(sys.modules["__main__"], "__file__", None)
+    source = inspect.unwrap(fn).__code__.co_filename if hasattr(inspect.unwrap(fn), "__code__") else main
+    return main is not None and source is not None and os.path.isfile(source)
 
 
 @functools.lru_cache(maxsize=4096)

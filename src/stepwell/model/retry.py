@@ -11,6 +11,7 @@ from typing import Any, Literal, Self
 
 from stepwell.model.duration import Duration, duration
 from stepwell.model.errors import InvalidSetting
+from stepwell.model.option_names import refuse_unknown_options
 from stepwell.model.raised import type_name
 from stepwell.model.run import Error, Reason
 
@@ -139,6 +140,7 @@ def _check(setting: str, value: object, good: bool, rule: str) -> None:
         raise InvalidSetting(setting, value, f"must be {rule}")
 
 
+Retry.__init__ = refuse_unknown_options(Retry.__init__)  # type: ignore[method-assign]  # a dataclass makes it itself
 DEFAULT = Retry()
 LOST_TURNS = Retry(attempts=10, delay=1, factor=2, max_delay=600)
 """A turn that is lost with its worker is taken again, after a second and then ever longer: ten in a row within some

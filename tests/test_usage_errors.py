@@ -1,0 +1,116 @@
+"""Mistakes in calls and decorators: each is refused where it is made, and the error names the remedy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from stepwell import App, Retry, WrongUse, current
+
+app = App("postgresql:///never-opened")
+
+
+async def charge(cents: int) -> int:
+    return cents
+
+
+class Shop:
+    async def charge(self, cents: int) -> int:
+        return cents
+
+    @classmethod
+    async def refund(cls, cents: int) -> int:
+        return cents
+
+    @staticmethod
+    def price(cents: int) -> int:
+        return cents
+
+
+TASK = app.task(charge)
+ANY: Any = app
+"""The app without its types: what is tried here does not pass a type checker."""
+
+MISSPELT: dict[str, tuple[Callable[[], Any], str, str]] = {
+    "task": (lambda: ANY.task(retires=3), "retires", "retry"),
+    "task, by another system's word": (lambda: ANY.task(max_retries=3), "max_retries", "retry"),
+    "workflow": (lambda: ANY.workflow(time_out=3), "time_out", "timeout"),
+    "step": (lambda: ANY.step(retrys=3), "retrys", "retry"),
+    "options": (lambda: TASK.options(**{"prioritty": 3}), "prioritty", "priority"),
+    "options, by another system's word": (lambda: TASK.options(**{"countdown": 3}), "countdown", "delay"),
+    "options by name": (lambda: app.definition("shop.charge").options(qeue="mail"), "qeue", "queue"),
+    "app": (lambda: App(**{"dns": "postgresql:///x"}), "dns", "dsn"),
+    "worker": (lambda: ANY.worker(queue=["mail"]), "queue", "queues"),
+    "worker, by another system's word": (lambda: ANY.worker(concurrency=4), "concurrency", "slots"),
+    "retry": (lambda: Retry(**{"attempt": 3}), "attempt", "attempts"),
+    "queue": (lambda: ANY.queue("mail").set(concurency=3), "concurency", "concurrency"),
+}
+
+
+@pytest.mark.parametrize("name", MISSPELT)
+def test_a_misspelt_option_is_refused_with_the_one_that_was_meant(name: str) -> None:
+    call, typed, meant = MISSPELT[name]
+    with pytest.raises(WrongUse, match=rf"has no option '{typed}'. Did you mean {meant}=\?.*Its options are .*{meant}"):
+        call()
+
+
+def test_an_option_that_is_near_to_none_is_refused_with_the_list() -> None:
+    with pytest.raises(WrongUse, match=r"^App\.task\(\) has no option 'xyz'\. Its options are deadline, ") as raised:
+        ANY.task(xyz=1)
+    assert "self" not in str(raised.value)
+
+
+@pytest.mark.parametrize("fn", [Shop.charge, Shop().charge, Shop.refund], ids=["method", "bound", "classmethod"])
+@pytest.mark.parametrize("kind", ["task", "workflow", "step"])
+def test_a_method_is_refused_as_a_definition(fn: Any, kind: str) -> None:
+    with pytest.raises(WrongUse, match=rf"Shop\.\w+ is a method: .* Make the {kind} a function at the top level"):
+        getattr(ANY, kind)(fn)
+
+
+def test_a_static_method_is_a_function() -> None:
+    assert app.task(Shop.price).name.endswith("Shop.price")
+
+
+async def test_what_is_for_tasks_names_the_step_when_a_workflow_asks_for_it(app: App) -> None:
+    @app.workflow
+    async def pays() -> str:
+        try:
+            async with current.tx():
+                return "no error"
+        except WrongUse as error:
+            return str(error)
+
+    async with app.worker():
+        said = await (await pays.start()).result(timeout=30)
+    assert said.startswith("current.tx() is for tasks and steps")
+    assert "@app.step" in said
+
+
+def test_a_process_task_of_an_interactive_session_is_refused_at_the_decorator() -> None:
+    session = (
+        "from stepwell import App\n"
+        "app = App('postgresql:///never-opened')\n"
+        "def resize(width: int) -> int: return width\n"
+        "\n"
+        "app.task(executor='process')(resize)\n"
+    )
+    for arguments in (["-"], ["-c", session]):
+        ran = subprocess.run([sys.executable, *arguments], input=session, capture_output=True, text=True, timeout=60)
+        assert "it is defined in an interactive session: move it to a file" in ran.stderr, ran.stderr
+
+
+def test_an_interactive_session_that_names_a_file_is_still_one() -> None:
+    """The REPLs of Python 3.13 and of IPython set `__file__` of `__main__`."""
+    session = (
+        f"__file__ = {__file__!r}\n"
+        "from stepwell import App\n"
+        "app = App('postgresql:///never-opened')\n"
+        "exec(compile('def resize(width: int) -> int: return width', '<python-input-3>', 'exec'))\n"
+        "app.task(executor='process')(resize)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", session], capture_output=True, text=True, timeout=60)
+    assert "it is defined in an interactive session: move it to a file" in ran.stderr, ran.stderr

@@ -19,11 +19,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qs, quote, urlsplit
 
+from stepwell.store.borrowed.asyncpg import AsyncpgConnection
+from stepwell.store.borrowed.base import spoken
 from stepwell.store.statements import load
 
 Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
-NAMES = {statement.sql: name for name, statement in load("stepwell").items()}
-"""Statements of the engine, by their text as the driver sends it."""
+NAMES = {
+    text: name
+    for name, statement in load("stepwell").items()
+    for text in (statement.sql, spoken(statement.sql, AsyncpgConnection.place).sql)
+}
+"""Statements of the engine, by their text as the driver sends it on our connections and on a body's."""
 
 
 @dataclass

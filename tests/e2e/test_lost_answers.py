@@ -14,7 +14,7 @@ from counting_shop import Shop, Sql, finished_once, no_statement_runs
 from e2e_processes import eventually
 from proxy import Proxy
 
-from stepwell import App, Call, Retry, Run, State, Unavailable, current
+from stepwell import App, Call, Retry, Run, RunFailed, State, Unavailable, current
 from stepwell.client import BULK
 from stepwell.dispatch.base import Channel
 from stepwell.dispatch.postgres import PostgresDispatch
@@ -379,3 +379,34 @@ async def test_due_and_renewals_whose_answers_are_lost_do_no_harm(
     assert len(shop.ran) == 22
     assert "the lease is lost" not in caplog.text
     assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
+
+
+@pytest.mark.usefixtures("only_by_word")
+@pytest.mark.parametrize("ends", ["completed", "completed in its own transaction", "failed"])
+async def test_a_workflow_hears_of_a_childs_end_whose_answer_was_lost(proxy: Proxy, dsn: str, ends: str) -> None:
+    near, far = App(dsn, lease=5), App(proxy.dsn, lease=5)
+
+    @far.task(name="part", queue="far", retry=Retry(attempts=1))
+    async def part() -> int:
+        if ends == "failed":
+            raise ValueError("no")
+        if ends == "completed":
+            return 1
+        async with current.tx():
+            return 1
+
+    part_of_near = near.task(part.fn, name="part", queue="far", retry=Retry(attempts=1))
+
+    @near.workflow
+    async def whole() -> int:
+        try:
+            return await part_of_near()
+        except RunFailed:
+            return 0
+
+    async with near, far, near.worker(queues=["default"]), far.worker(queues=["far"]):
+        assert await (await whole.start()).result(timeout=20) == (0 if ends == "failed" else 1)
+        lost = proxy.swallow("tell_parents", at_commit=True)
+        run = await whole.start()
+        await lost.done.wait()
+        assert await run.result(timeout=20) == (0 if ends == "failed" else 1)

@@ -134,6 +134,9 @@ ARRIVALS = {
     "tell parents": case(
         "tell_parents", BATCH, 4200, "runs_pkey finished_runs_pkey", lambda ids: {"ids": ids.workflows.ended_tasks}
     ),
+    "parents of": case(
+        "parents_of", BATCH, 4200, "runs_pkey finished_runs_pkey", lambda ids: {"ids": ids.workflows.ended_tasks}
+    ),
     "lock a run": case("lock_run", 1, 12, "runs_pkey", lambda ids: {"id": ids.workflows.long}),
     "what has arrived once": case(
         "has_arrived", 1, 1100, "arrivals_pkey events_pkey",

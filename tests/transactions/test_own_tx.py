@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any, TypeAlias
 from uuid import uuid4
@@ -82,6 +83,40 @@ async def test_what_follows_a_settling_follows_this_one_too(app: App, ledger: Le
         assert await ledger() == [0, 1, 2, 3, 4, 5]
         assert [outcome.result for _, outcome in settled] == [b"0", b"1", b"2", b"3", b"4", b"5"]
         assert not worker._attempts.known
+
+
+@pytest.mark.usefixtures("only_by_word")
+@pytest.mark.parametrize("where", ["on its own worker", "on another worker", "in a child workflow"])
+async def test_a_workflow_goes_on_as_soon_as_the_task_it_awaits_has_committed(
+    app: App, ledger: Ledger, dsn: str, where: str
+) -> None:
+    other = App(dsn) if where == "on another worker" else app
+
+    @other.task(name="deposit", queue="deposits")
+    async def deposit(n: int) -> int:
+        async with current.tx() as conn:
+            await write(conn, n)
+            return n
+
+    if other is not app:
+        deposit = app.task(deposit.fn, name="deposit", queue="deposits")
+
+    @app.workflow
+    async def child(n: int) -> int:
+        return await deposit(n)
+
+    @app.workflow
+    async def save(n: int) -> int:
+        each = child if where == "in a child workflow" else deposit
+        return sum([await each(i) for i in range(n)])
+
+    serves = None if where == "on its own worker" else ["default"]
+    async with other, other.worker(queues=["deposits"]) if serves else nullcontext(), app.worker(queues=serves):
+        run = await save.start(5)
+        assert await run.result(timeout=20) == 10
+        if where == "on its own worker":
+            assert (await run.info()).attempt == 1, "its turn has parked, and was claimed again for each of them"
+    assert await ledger() == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("where", ["in the block", "after the block", "in the result", "snooze", "fatal"])

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
+from stepwell.engine import workflows
 from stepwell.model.ids import ClaimId, RunId, WorkerId
 from stepwell.model.run import Claim
+from stepwell.model.turn import Consequences
 from stepwell.store.pool import Tx
 
 
@@ -22,10 +24,14 @@ async def held(tx: Tx, worker: WorkerId, claim_ids: Sequence[ClaimId] | None = N
     ]
 
 
-async def already_settled(tx: Tx, claims: Sequence[Claim]) -> set[UUID]:
-    """Of claims whose settling lost its answer, those that it did settle."""
+async def already_settled(tx: Tx, claims: Sequence[Claim], after: Consequences) -> set[UUID]:
+    """Of claims whose settling lost its answer, those that it did settle; `after` gets the parents that wait for them,
+    of whom nobody was told."""
     ids, claim_ids = [each.id for each in claims], list({each.claim_id for each in claims})
-    return {row["id"] for row in await tx.rows("settled_claims", ids=ids, claim_ids=claim_ids)}
+    settled = {row["id"] for row in await tx.rows("settled_claims", ids=ids, claim_ids=claim_ids)}
+    if parts := [each.id for each in claims if each.node is not None and each.id in settled]:
+        await workflows.note_parents(tx, parts, after)
+    return settled
 
 
 async def blocked(tx: Tx, claims: Sequence[Claim]) -> set[RunId]:

@@ -48,6 +48,12 @@ async def tell_parents(tx: Tx, ids: Sequence[UUID], after: Consequences) -> None
             _told(row, after)
 
 
+async def note_parents(tx: Tx, ids: Sequence[UUID], after: Consequences) -> None:
+    """Note the workflows that started these finished runs: a lost answer said nothing of them."""
+    for row in await tx.rows("parents_of", ids=list(ids)):
+        _told(row, after)
+
+
 def _told(row: Row, after: Consequences) -> None:
     if row["state"] == State.PENDING:
         after.wakes.add(row["queue"])

@@ -171,3 +171,9 @@ def _kept(connection: Connection) -> Iterator[None]:
 def _told(how: str, settings: dict[str, str]) -> str:
     """Both names and values are our own."""
     return "".join(f"{how} {name} = '{value}';" for name, value in settings.items())
+
+
+PLAN_AS_OURS = _told(
+    "set local", {name: SESSION[name] for name in ("enable_seqscan", "enable_bitmapscan", "plan_cache_mode")}
+)
+"""Plan the statements of the engine in a body's own transaction as in our sessions: once, and by their indexes."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Container, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Mapping, Sequence, Set
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from uuid import UUID
 
 from stepwell.dispatch.base import WE, WHO, Channel, Dispatch, told_of
 from stepwell.engine import checkpoints, claimed, held, lone, notes, runs, settle, turns, workers, workflows
+from stepwell.engine.settle import Settled
 from stepwell.engine.workers import Identity
 from stepwell.model.errors import ClaimLost
 from stepwell.model.events import Event
@@ -59,6 +60,8 @@ class DirectLink:
         self._limited: set[str] = set()
         """Queues that got a limit since: runs claimed before count, too."""
         self._lending = Lending(database)
+        self._arrived: Callable[[Container[str]], Set[str]] = lambda _: frozenset()
+        """Tells the turns of this worker what arrived; the runs that are in one."""
 
     async def claim(self, claim_id: ClaimId, limit: int, *, alone: bool) -> Claimed:
         wanted = Wanted(self._identity.id, self._identity.queues, self._names, limit, alone)
@@ -97,18 +100,23 @@ class DirectLink:
         else:
             async with self._database.transaction() as tx:
                 settled = await settle.apply(tx, batches)
+        lost = [claim for claim, _ in settlements if claim.id not in settled.moved]
+        if lost and repeated:
+            ours = await held.already_settled(self._database, lost, settled.beyond)
+            settled.finished += [claim.id for claim in lost if claim.id in ours]
+            settled.wakes |= settled.beyond.wakes
+            lost = [claim for claim in lost if claim.id not in ours]
+        self._follow([claim for claim, _ in settlements], settled)
+        return {claim.id for claim in lost}
+
+    def _follow(self, claims: Sequence[Claim], settled: Settled) -> None:
+        """Announce all that follows from these claims' outcomes, after their commit."""
         self._tell(settled.beyond)
         self._dispatch.announce(Channel.PENDING, settled.wakes)
         if settled.soonest is not None:
             self._dispatch.announce(Channel.SCHEDULED, [f"{settled.soonest.total_seconds():.3f}"])
-        lost = [claim for claim, _ in settlements if claim.id not in settled.moved]
-        if lost and repeated:
-            ours = await held.already_settled(self._database, lost)
-            settled.finished += [claim.id for claim in lost if claim.id in ours]
-            lost = [claim for claim in lost if claim.id not in ours]
         self._announce_finished(settled.finished)
-        self._announce_slots([claim for claim, _ in settlements])
-        return {claim.id for claim in lost}
+        self._announce_slots(claims)
 
     async def blocked(self, claims: Sequence[Claim]) -> set[RunId]:
         return await held.blocked(self._database, claims)
@@ -187,7 +195,9 @@ class DirectLink:
         self._dispatch.announce(Channel.PENDING, written.wakes)
         self._dispatch.announce(Channel.CANCELLED, [run_id.hex for run_id in written.cancelled])
         self._announce_finished([RunId(run_id) for run_id in (*written.finished, *written.cancelled)])
-        self._dispatch.announce(Channel.ARRIVED, [run_id.hex for run_id in written.heard])
+        # A turn of this worker hears of it at once: an announcement takes a round trip, and gathers in a burst.
+        heard = {run_id.hex for run_id in written.heard}
+        self._dispatch.announce(Channel.ARRIVED, heard - self._arrived(heard))
 
     async def note(self, steps: Sequence[StepNote], lines: Sequence[LineNote]) -> None:
         await notes.write(self._database, steps, lines)
@@ -199,11 +209,9 @@ class DirectLink:
         return await checkpoints.load(self._database, claim)
 
     def lend(self) -> LentTx:
-        return LentTx(self._lending, self._database.statements, self._completed)
-
-    def _completed(self, claim: Claim) -> None:
-        self._announce_finished([claim.id])
-        self._announce_slots([claim])
+        return LentTx(
+            self._lending, self._database.statements, lambda claim, settled: self._follow([claim], settled)
+        )  # fmt: skip
 
     async def held(self, claim_ids: Sequence[ClaimId] | None) -> list[Claim]:
         return await held.held(self._database, self._identity.id, claim_ids)
@@ -238,8 +246,9 @@ class DirectLink:
         *,
         work: Callable[[str | None, Mapping[UUID, str]], None],
         cancelled: Callable[[Container[str] | None], None],
-        arrived: Callable[[Container[str] | None], None],
+        arrived: Callable[[Container[str] | None], Set[str]],
     ) -> Callable[[], None]:
+        self._arrived = arrived
         mine = None if self._identity.queues is None else frozenset(self._identity.queues)
 
         def heard(words: Sequence[str] | None) -> None:
@@ -256,9 +265,11 @@ class DirectLink:
         deaf_to_cancels = self._dispatch.subscribe(
             Channel.CANCELLED, lambda ids: cancelled(None if ids is None else frozenset(ids))
         )
-        deaf_to_arrivals = self._dispatch.subscribe(
-            Channel.ARRIVED, lambda ids: arrived(None if ids is None else frozenset(ids))
-        )
+
+        def heard_arrivals(ids: Sequence[str] | None) -> None:
+            arrived(None if ids is None else frozenset(ids))
+
+        deaf_to_arrivals = self._dispatch.subscribe(Channel.ARRIVED, heard_arrivals)
         deaf_to_limits = self._dispatch.subscribe(Channel.LIMITED, lambda queues: self._limited.update(queues or ()))
         deaf_to_awaiting = self._dispatch.subscribe(Channel.AWAITED, self._heard_awaiting)
 

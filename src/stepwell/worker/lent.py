@@ -13,12 +13,15 @@ from stepwell.model.run import Claim
 from stepwell.store.borrowed import borrow
 from stepwell.store.lent import Lending, Lent
 from stepwell.store.pool import ANSWER, Tx, reaching
+from stepwell.store.sessions import PLAN_AS_OURS
 from stepwell.store.statements import Statements
 
 
 class LentTx:
-    def __init__(self, lending: Lending, statements: Statements, completed: Callable[[Claim], None]) -> None:
-        """`completed` is told after the commit."""
+    def __init__(
+        self, lending: Lending, statements: Statements, completed: Callable[[Claim, settle.Settled], None]
+    ) -> None:
+        """`completed` is told after the commit, with everything that follows from it."""
         self._lending = lending
         self._statements = statements
         self._told_completed = completed
@@ -46,13 +49,16 @@ class LentTx:
         await self._finish(write)
 
     async def _complete(self, claim: Claim, result: bytes) -> None:
+        settled = settle.Settled()
+
         async def complete(tx: Tx) -> None:
+            nonlocal settled
             settled = await settle.apply(tx, settle.plan([(claim, Completed(result))]))
             if claim.id not in settled.moved:
                 raise ClaimLost(claim.id, claim.attempt)
 
         await self._finish(complete)
-        self._told_completed(claim)
+        self._told_completed(claim, settled)
 
     async def _finish(self, write: Callable[[Tx], Awaitable[None]]) -> None:
         lent = self._lent
@@ -83,5 +89,6 @@ class LentTx:
         with reaching():
             self._refuse_if_ended(lent)
             async with asyncio.timeout(ANSWER):
+                await lent.connection.execute(PLAN_AS_OURS)
                 await write(borrow(lent.connection, self._statements))
                 await lent.transaction.commit()

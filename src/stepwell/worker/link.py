@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence, Set
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 from uuid import UUID
@@ -118,10 +118,11 @@ class Link(Protocol):
         *,
         work: Callable[[str | None, Mapping[UUID, str]], None],
         cancelled: Callable[[Container[str] | None], None],
-        arrived: Callable[[Container[str] | None], None],
+        arrived: Callable[[Container[str] | None], Set[str]],
     ) -> Callable[[], None]:
         """Be told that there may be work (in a queue; None: in any; and of runs that are about to be there, their
-        queues), which runs were cancelled, or for which in a turn something arrived (None: any); the answer ends it."""
+        queues), which runs were cancelled, or for which in a turn something arrived (None: any); the answer ends it.
+        `arrived` says which of them are in a turn here: nobody else need hear of these."""
         ...
 
     @property

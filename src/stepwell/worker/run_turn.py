@@ -24,7 +24,7 @@ from stepwell.context import Running
 from stepwell.model.commands import Command, StepCall
 from stepwell.model.events import Event, EventType
 from stepwell.model.ids import RunId
-from stepwell.model.outcome import Completed, Outcome
+from stepwell.model.outcome import Completed, CompletedWithin, Outcome
 from stepwell.model.run import Claim
 from stepwell.model.start import Start
 from stepwell.model.turn import Advance, Advanced, News
@@ -127,6 +127,8 @@ class Turn:
         """Whether the end of a run of its own is written with what follows from it here."""
         if self._closing or self._pausing or self.replay.ended is not None:
             return False
+        if isinstance(outcome, CompletedWithin):
+            return False  # its own commit tells this run, in a moment: the turn stays for that arrival
         try:
             self._children.remove(claim.id)
         except KeyError:
@@ -153,6 +155,7 @@ class Turn:
             self._error = answer
         else:
             self._inbox.arrivals, self._inbox.looked_at = answer.arrivals, answer.now
+            self._children.difference_update([RunId(event.run_id) for event in answer.arrivals if event.run_id])
             self._pausing = answer.pausing
         self._stir()
 

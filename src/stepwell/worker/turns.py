@@ -140,11 +140,12 @@ class Turns:
             turn.look(now)
         self._look_soon()
 
-    def heard(self, ids: Container[str] | None) -> None:
-        """Something arrived for these, or for any."""
-        for run_id, turn in self._under_way.items():
-            if ids is None or run_id.hex in ids:
-                turn.hear()
+    def heard(self, ids: Container[str] | None) -> set[str]:
+        """Make turns of these runs, or of any, look for what has arrived; the runs that are in a turn here."""
+        here = {run_id.hex: turn for run_id, turn in self._under_way.items() if ids is None or run_id.hex in ids}
+        for turn in here.values():
+            turn.hear()
+        return set(here)
 
     def takes(self, claim: Claim, outcome: Outcome) -> bool:
         """Whether the end of a run is written by the turn of the workflow that started it, which waits for it here."""

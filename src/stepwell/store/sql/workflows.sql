@@ -44,6 +44,13 @@ with ended as materialized (
 )
 select t.id, t.queue, t.state from told t;
 
+-- name: parents_of
+-- The live workflows that started these finished runs, as they are now.
+select p.id, p.queue, p.state
+  from stepwell.runs p
+ where p.id = any(array(select f.parent_id from stepwell.finished_runs f where f.id = any(:ids::uuid[])))
+   and p.kind = 'workflow';
+
 -- name: arrive
 -- moves: waiting -> pending
 -- Something for workflows from outside, one thing for each: a signal, a request, a cancellation. Who waits goes on. One

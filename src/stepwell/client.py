@@ -9,7 +9,7 @@ from datetime import timedelta
 from itertools import chain, islice
 from uuid import UUID
 
-from stepwell.dispatch.base import Channel, Dispatch, coming, tell_all
+from stepwell.dispatch.base import Channel, Dispatch, tell_all
 from stepwell.engine import explain, forks, notes, queues, reads, runs, workers, workflows
 from stepwell.garbage import uncollected
 from stepwell.many import Many
@@ -21,7 +21,6 @@ from stepwell.model.queue import Limits, QueueInfo
 from stepwell.model.run import Attempt, Filter, Finished, Page, RunInfo
 from stepwell.model.start import Start, are_debounced
 from stepwell.model.turn import Consequences
-from stepwell.model.word import AHEAD
 from stepwell.model.worker import WorkerInfo
 from stepwell.outside import Outside
 from stepwell.patience import PATIENCE, T, patiently
@@ -98,21 +97,17 @@ class Client:
         return ids
 
     async def _start_one(self, start: Start) -> RunId:
-        ahead, queue = not self._database.is_pooled, start.terms.queue
-        word = self._dispatch.word(Channel.PENDING, [coming(queue, start.id) if ahead else queue])
-        ahead = ahead and word is not None
-        self._waiting.started([start.id])  # it may have finished before this is answered
+        word = self._dispatch.word(Channel.PENDING, [start.terms.queue])
+        self._waiting.started([start.id])  # its end may be announced before the start is answered
 
         async def insert(again: bool) -> bool:
             if not again:
-                return await runs.start_one(self._database, start, word, ahead=ahead)
+                return await runs.start_one(self._database, start, word)
             await self._insert([start], again=True)
             return False
 
-        began = time.monotonic()
         said = await patiently(insert)
-        # A word that went ahead by so much was heard too soon, and may have been forgotten.
-        self._tell([start], pending=not said or time.monotonic() - began > AHEAD)
+        self._tell([start], pending=not said)
         return start.id
 
     async def _debounce(self, starts: Sequence[Start]) -> list[RunId]:

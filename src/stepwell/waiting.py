@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
 from uuid import UUID
 
 from stepwell.beside import within
@@ -19,7 +18,6 @@ from stepwell.engine import reads
 from stepwell.model.errors import NotFound, Unavailable
 from stepwell.model.ids import uuid_of
 from stepwell.model.run import Finished
-from stepwell.model.word import AGAIN
 from stepwell.store.pool import Database
 from stepwell.telemetry import log
 
@@ -55,17 +53,16 @@ class Waiting:
         self._looks: deque[float] = deque()
         """Pauses until the next looks at what is doubted."""
         self._doubted: set[UUID] = set()
-        self._doubted_since: set[UUID] = set()
-        """Those that came while others were looked at, and may have missed looks: they have one more."""
         self._looked_at_all = 0.0
         self._said, self._is_known = -POLL, False
         """When we last said that someone waits; whether everyone has heard it."""
         self._new: dict[UUID, bool] = {}
-        """Started here while it was known that we wait, and whether it was announced: if not, no look is needed."""
+        """Runs started here while it was known that we wait, and whether their end was announced: if not, no look is
+        needed."""
         self._closed = False
 
     def started(self, ids: Iterable[UUID]) -> None:
-        """These exist, or soon will: what comes of them will be announced, if anyone knows that we wait."""
+        """Remember that these exist, or are about to: their ends will be announced, if anyone knows that we wait."""
         if self._is_known and asyncio.get_running_loop().time() < self._said + POLL:
             newest = deque(ids, maxlen=NEW)
             if len(self._new) + len(newest) > NEW:
@@ -77,39 +74,17 @@ class Waiting:
 
     async def wait(self, run_id: UUID) -> Finished:
         """How the run finished, once it has."""
-        announced = self._new.pop(run_id, None)
-        known = announced is not None
-        if announced:
-            self._hear_again(run_id, 0.0)
-        again = iter(AGAIN)
+        known = self._new.pop(run_id, None) is False
         while True:
             answer = await self._await(run_id, known=known)
             if answer is not None:
                 return answer
-            if (finished := await self._look_for(run_id)) is not None:
-                return finished
-            # Its word came too far ahead: it is taken for said once more. If that does not help, everyone looks.
-            pause = next(again, None)
-            known = pause is not None
-            if pause is not None:
-                self._hear_again(run_id, pause)
-
-    def _hear_again(self, run_id: UUID, pause: float) -> None:
-        asyncio.get_running_loop().call_later(pause, self._heard_finished, [run_id.hex])
-
-    async def _look_for(self, run_id: UUID) -> Finished | None:
-        """One looks for all who wait for it; if that one is kept from it, another does."""
-        finished, looked = None, False
-        try:
-            with suppress(Unavailable):
-                finished = await reads.awaited(self._database, run_id)
-            looked = True
-        finally:
-            if not looked:
-                self._hear_again(run_id, 0.0)
-        if finished is not None:
-            self._resolve(run_id, finished)
-        return finished
+            try:
+                for finished in await reads.finished(self._database, [run_id], recent=True):
+                    return finished
+            except Unavailable:
+                pass
+            known = False  # and if it is not to be seen after all, everyone looks
 
     async def _await(self, run_id: UUID, *, known: bool) -> Finished | None:
         """The same, or None if it was announced."""
@@ -123,14 +98,9 @@ class Waiting:
         else:
             self._fresh.add(run_id)
             self._look_far.add(run_id)
-            self._doubt([run_id], AGAIN[-1:])  # its word may just have been said, ahead of its end
             self._stirred.set()
         try:
             return await future
-        except asyncio.CancelledError:
-            if future.done() and not future.cancelled():
-                self._hear_again(run_id, 0.0)  # it was to look for all who wait for it: another does
-            raise
         finally:
             self._forget(run_id, future)
 
@@ -162,14 +132,12 @@ class Waiting:
         self._dispatch.announce(Channel.AWAITED, [WE])
 
     def _doubt(self, ids: Iterable[UUID], pauses: Sequence[float]) -> None:
-        """They may finish unannounced: look at them after each of these pauses, or when others are looked at."""
-        if self._looks:
-            ids = list(ids)
-            self._doubted_since.update(ids)
-        else:
-            self._looks.extend(pauses)
-            self._stirred.set()
+        """Look at these after each of the pauses, since they may finish unannounced. Runs that come while others are
+        looked at share the looks that are left, and get the rest of their own."""
         self._doubted.update(ids)
+        if not self._looks:
+            self._stirred.set()
+        self._looks.extend(pauses[len(self._looks) :])
 
     def _watch_ended(self, watch: asyncio.Task[None]) -> None:
         """An error that is no absence of the database is told to all who wait: they would wait for ever."""
@@ -209,12 +177,11 @@ class Waiting:
             self._stirred.set()
 
     def _let_look(self, run_id: UUID) -> bool:
-        """Let one who waits for it look itself: sooner than it would be woken by who looks for all."""
-        for future in self._futures[run_id]:
-            if not future.done():
-                future.set_result(None)
-                return True
-        return False
+        """Let the only one who waits for it look itself: sooner than it would be woken by who looks for all."""
+        waiting = [future for future in self._futures[run_id] if not future.done()]
+        if len(waiting) == 1:
+            waiting[0].set_result(None)
+        return len(waiting) == 1
 
     def _heard_awaited(self, words: Sequence[str] | None) -> None:
         if words is None or WHO in words:
@@ -230,7 +197,7 @@ class Waiting:
         while True:
             await self._next_look()
             if not self._futures:
-                for each in (self._looks, self._doubted, self._doubted_since, self._look, self._look_far, self._fresh):
+                for each in (self._looks, self._doubted, self._look, self._look_far, self._fresh):
                     each.clear()
                 await self._stirred.wait()
                 self._looked_at_all = asyncio.get_running_loop().time()
@@ -264,10 +231,10 @@ class Waiting:
 
     def _look_at_doubted(self) -> None:
         self._looks.popleft()
-        self._look |= self._doubted & self._futures.keys()
+        self._doubted &= self._futures.keys()
+        self._look |= self._doubted
         if not self._looks:
-            self._doubted, self._doubted_since = self._doubted_since & self._futures.keys(), set()
-            self._looks.extend(AGAIN[-1:] if self._doubted else ())
+            self._doubted.clear()
             self._is_known = self._dispatch.hears
 
     async def _answer(self) -> None:

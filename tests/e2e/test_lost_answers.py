@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -16,9 +15,7 @@ from proxy import Proxy
 
 from stepwell import App, Call, Retry, Run, RunFailed, State, Unavailable, current
 from stepwell.client import BULK
-from stepwell.dispatch.base import Channel
 from stepwell.dispatch.postgres import PostgresDispatch
-from stepwell.model.word import Word
 from stepwell.services.reaper import Reaper
 from stepwell.store.pool import Database
 
@@ -49,11 +46,8 @@ async def test_a_start_whose_answer_is_lost_makes_its_runs_once(
     proxy: Proxy, shop: Shop, sql: Sql, how: str, times: int
 ) -> None:
     async with shop.app, shop.app.worker():
-        # One plain run has statements of its own: one for the first try, another for the next.
-        first = "start_run_ahead" if how == "start" else "start_runs"
-        lost = proxy.swallow(first, times=1 if "keys" in how or how == "start" else times)
-        if how == "start" and times > 1:
-            lost = proxy.swallow("start_run")
+        # One plain run has a statement of its own.
+        lost = proxy.swallow("start_run" if how == "start" else "start_runs", times=1 if "keys" in how else times)
         if "keys" in how:
             lost = proxy.swallow("start_runs", at_commit=True, times=times)
         runs = await started(shop, how)
@@ -70,7 +64,7 @@ async def test_a_start_repeated_after_its_run_has_finished_does_not_make_it_agai
     """The run is done by a worker that is nearer to the database before the start is tried again."""
     near = Shop(dsn)
     async with shop.app, near.app, near.app.worker():
-        lost = proxy.swallow("start_run_ahead")
+        lost = proxy.swallow("start_run")
         starting = asyncio.create_task(shop.app.definition("add").start(1))
         await lost.done.wait()
         proxy.refusing = True
@@ -150,7 +144,7 @@ async def test_a_start_with_a_key_that_arrives_after_its_repetition_has_finished
 async def late_start(proxy: Proxy, shop: Shop, dsn: str, sql: Sql, key: str | None) -> None:
     near = Shop(dsn)
     async with shop.app, near.app, near.app.worker():
-        late = proxy.detain("start_runs" if key else "start_run_ahead")
+        late = proxy.detain("start_runs" if key else "start_run")
         run = await shop.app.definition("add").options(key=key).start(1)
         assert await run.result(timeout=10) == 2
         late.deliver()
@@ -242,16 +236,8 @@ async def test_a_claim_whose_answer_is_lost_while_the_worker_stops_is_counted_as
         assert ([each.outcome for each in await run.attempts()], info.failures) == (["released", "completed"], 0)
 
 
-def said_by_the_statement(dispatch: PostgresDispatch, channel: Channel, what: Sequence[str]) -> Word:
-    return Word(dispatch._names[channel], "\n".join(what))
-
-
-def said_by_nobody(dispatch: PostgresDispatch, channel: Channel, what: Sequence[str]) -> None: ...
-
-
 OUTCOMES = [
     ("add", ("complete_and_say", "complete_runs"), ["completed"]),
-    ("add", ("complete_run_ahead", "complete_runs"), ["completed"]),
     ("flaky", ("retry_runs", "retry_runs"), ["failed", "completed"]),
     ("fatal", ("fail_runs", "fail_runs"), ["failed"]),
     ("snoozing", ("snooze_runs", "snooze_runs"), ["snoozed", "completed"]),
@@ -271,9 +257,6 @@ async def test_a_settling_whose_answer_is_lost_is_recognised_as_ours(
 ) -> None:
     """The first answer lost is of a settling that happened, the second of its repetition."""
     monkeypatch.setattr("stepwell.worker.frontier.CHEAP", 60.0)  # no exchange but to settle, however slow a look is
-    word = said_by_the_statement if statements[0] == "complete_run_ahead" else said_by_nobody
-    monkeypatch.setattr(PostgresDispatch, "word", word)
-    monkeypatch.setattr("stepwell.worker.direct.DirectLink._is_awaited", True)
     async with shop.app, shop.app.worker():
         times = statements.count(statements[0])
         swallows = [proxy.swallow(each, times=times) for each in dict.fromkeys(statements)]

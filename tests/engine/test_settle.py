@@ -12,6 +12,7 @@ from stepwell.model.outcome import Completed, Failed, Outcome, Released, Snoozed
 from stepwell.model.retry import Retry
 from stepwell.model.run import Error, Reason
 from stepwell.model.states import State
+from stepwell.model.turn import Consequences
 from stepwell.store.pool import Transaction
 from tests.factory import BOOM, a_run, a_start, a_worker, another_claim, attempts_of, claimed, execute, row_of, state_of
 
@@ -84,7 +85,7 @@ async def test_a_settling_whose_answer_was_lost_is_found(tx: Transaction) -> Non
     unsettled, cancelled = await claimed(tx), await claimed(tx)
     await apply(tx, plan(list(zip(claims, outcomes, strict=True))))
     await runs.cancel(tx, [cancelled.id])
-    found = await already_settled(tx, [*claims, unsettled, cancelled])
+    found = await already_settled(tx, [*claims, unsettled, cancelled], Consequences())
     assert found == {claim.id for claim in claims}
 
 

@@ -220,7 +220,6 @@ HOT_PATH = {
     ),
     # They finished on other days, which are not even looked into.
     "recent results": case("recent_results", 0, 60, "finished_runs_pkey", lambda ids: {"ids": ids.finished}),
-    "awaited result": case("awaited_result", 0, 60, "", lambda ids: {"id": ids.finished[0]}),
     "live run by id": case(
         "run_by_id", 1, 100, "runs_pkey finished_runs_pkey kept_runs_pkey", lambda ids: {"id": ids.pending[0]}
     ),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from typing import Protocol
 
-from stepwell.model.ids import ClaimId, RunId, uuid_of
+from stepwell.model.ids import ClaimId
 from stepwell.model.run import Claimed, ClaimedLimited, Wanted
 from stepwell.model.turn import Consequences
 from stepwell.model.word import Word
@@ -19,7 +19,7 @@ Hear = Callable[[Sequence[str] | None], None]
 
 class Channel(StrEnum):
     PENDING = "pending"
-    """Queues that have work, or are about to have a run: `coming`."""
+    """Queues that have work."""
     SCHEDULED = "scheduled"
     """Seconds until a run is due that was scheduled just now."""
     FINISHED = "finished"
@@ -56,23 +56,12 @@ class Dispatch(Protocol):
         ...
 
     def answered(self, channel: Channel) -> None:
-        """A word that was said there had its answer: who waits for that before saying the next is no burst."""
+        """Count a reply to a word of this channel: a caller that waits for replies is no burst."""
         ...
 
     def subscribe(self, channel: Channel, hear: Hear) -> Callable[[], None]:
         """Hear what is announced; the answer is a function that ends it."""
         ...
-
-
-def coming(queue: str, run_id: RunId) -> str:
-    """What is said of a run that is not there yet."""
-    return f"{queue}\t{run_id.hex}"
-
-
-def told_of(word: str) -> tuple[str, RunId | None]:
-    """The queue that has work, and the run if it is not there yet."""
-    queue, _, run_id = word.partition("\t")
-    return queue, uuid_of(int(run_id, 16)) if run_id else None
 
 
 def words_of(after: Consequences) -> list[tuple[Channel, str]]:

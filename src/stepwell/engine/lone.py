@@ -12,7 +12,7 @@ from stepwell.model.states import State
 from stepwell.model.turn import Advance, Advanced
 from stepwell.model.word import Word
 from stepwell.store import history, rows
-from stepwell.store.pool import Database, Tx
+from stepwell.store.pool import Tx
 
 
 async def claim_from(tx: Tx, queue: str, wanted: Wanted, claim_id: ClaimId) -> Claimed:
@@ -28,19 +28,6 @@ async def claim_from(tx: Tx, queue: str, wanted: Wanted, claim_id: ClaimId) -> C
     first = taken[0]
     claims = rows.claims(taken, claim_id, first=1) if first["id"] is not None else []
     return Claimed(claims, wanted.limit, first["more"])
-
-
-async def complete_ahead(database: Database, claim: Claim, outcome: Completed, word: Word) -> Exchanged:
-    """running -> completed: one run, outside of a transaction. The word is heard before the run is there."""
-    answer = await database.rows(
-        "complete_run_ahead",
-        id=claim.id,
-        claim_id=claim.claim_id,
-        result=outcome.result,
-        channel=word.channel,
-        word=word.text,
-    )
-    return Exchanged([], set() if answer[0]["moved"] else {claim.id}, answer[0]["said"])
 
 
 async def record(tx: Tx, advance: Advance) -> Advanced | None:

@@ -55,12 +55,6 @@ async def finished(tx: Tx, ids: Sequence[UUID], *, recent: bool = False) -> list
     return [_finished(row) for row in await tx.rows("recent_results" if recent else "results", ids=list(ids))]
 
 
-async def awaited(tx: Tx, run_id: UUID) -> Finished | None:
-    """How a run finished that was announced, if it has; if its outcome is being written, once it is."""
-    found = await tx.rows("awaited_result", id=run_id)
-    return _finished(found[0]) if found else None
-
-
 def _finished(row: Row) -> Finished:
     state, error = State(row["state"]), rows.error(row["error"])
     return Finished(row["id"], plain_name(row["name"]), state, row["result"], error, row["attempt"])

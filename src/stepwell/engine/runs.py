@@ -103,12 +103,11 @@ async def once_for_each_key(
     return {made: there for made, there in led if there != made}
 
 
-async def start_one(tx: Tx, start: Start, word: Word | None = None, *, ahead: bool = False) -> bool:
-    """-> pending: one plain start; whether the word was said. It is heard with the commit; `ahead`, outside of a
-    transaction, before that is on the disk."""
+async def start_one(tx: Tx, start: Start, word: Word | None = None) -> bool:
+    """-> pending: one plain start; whether the word was said."""
     terms = start.terms
     made = await tx.rows(
-        "start_run_ahead" if ahead else "start_run",
+        "start_run",
         id=start.id,
         name=terms.name,
         queue=terms.queue,

@@ -41,7 +41,6 @@ def _from(*states: State, to: State) -> Moves:
 STARTS: dict[str, frozenset[State]] = {
     "start_runs": frozenset({State.PENDING, State.SCHEDULED}),
     "start_run": frozenset({State.PENDING}),
-    "start_run_ahead": frozenset({State.PENDING}),
     "start_claimed_runs": frozenset({State.RUNNING, State.PENDING}),
     "debounce_run": frozenset({State.SCHEDULED}),
     "start_runs_again": frozenset({State.PENDING}),
@@ -54,7 +53,6 @@ MOVES: dict[str, Moves] = {
     "claim_limited_runs": _from(State.PENDING, to=State.RUNNING),
     "exchange_runs": _from(State.RUNNING, to=State.COMPLETED) | _from(State.PENDING, to=State.RUNNING),
     "complete_and_say": _from(State.RUNNING, to=State.COMPLETED),
-    "complete_run_ahead": _from(State.RUNNING, to=State.COMPLETED),
     "complete_runs": _from(State.RUNNING, to=State.COMPLETED),
     "fail_runs": _from(State.RUNNING, to=State.FAILED),
     "retry_runs": _from(State.RUNNING, to=State.SCHEDULED),

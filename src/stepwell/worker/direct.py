@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from uuid import UUID
 
-from stepwell.dispatch.base import WE, WHO, Channel, Dispatch, told_of
+from stepwell.dispatch.base import WE, WHO, Channel, Dispatch
 from stepwell.engine import checkpoints, claimed, held, lone, notes, runs, settle, turns, workers, workflows
 from stepwell.engine.settle import Settled
 from stepwell.engine.workers import Identity
@@ -19,7 +19,6 @@ from stepwell.model.notes import LineNote, Saved, StepNote
 from stepwell.model.pins import claim_name
 from stepwell.model.run import Claim, Claimed, ClaimedLimited, Exchanged, Order, Wanted
 from stepwell.model.turn import Advance, Advanced, Consequences, News, Written
-from stepwell.model.word import AHEAD
 from stepwell.model.worker import Vitals
 from stepwell.store.lent import Lending
 from stepwell.store.pool import Database, Transaction, Tx, reaching
@@ -76,19 +75,15 @@ class DirectLink:
         return await self._dispatch.claim_limited(wanted, claim_id)
 
     async def exchange(self, completed: Sequence[Completion], order: Order) -> Exchanged:
-        now = asyncio.get_running_loop().time
-        began = now()
         finished = [claim.id.hex for claim, _ in completed] if self._is_awaited else []
         word = self._dispatch.word(Channel.FINISHED, finished) if 0 < len(finished) <= FEW else None
         if order.places:
             exchanged = await runs.exchange(
                 self._database, completed, order, worker=self._identity.id, names=self._names, word=word
             )
-        elif word is not None and len(completed) == 1 and not self._database.is_pooled:
-            exchanged = await lone.complete_ahead(self._database, *completed[0], word)
         else:
             exchanged = await lone.complete(self._database, completed, word)
-        if not exchanged.said or now() - began > AHEAD:
+        if not exchanged.said:
             self._dispatch.announce(Channel.FINISHED, finished)
         self._announce_slots([claim for claim, _ in completed])
         return exchanged
@@ -244,22 +239,19 @@ class DirectLink:
     def hear(
         self,
         *,
-        work: Callable[[str | None, Mapping[UUID, str]], None],
+        work: Callable[[str | None], None],
         cancelled: Callable[[Container[str] | None], None],
         arrived: Callable[[Container[str] | None], Set[str]],
     ) -> Callable[[], None]:
         self._arrived = arrived
         mine = None if self._identity.queues is None else frozenset(self._identity.queues)
 
-        def heard(words: Sequence[str] | None) -> None:
-            if words is None:
-                work(None, {})
-                return
-            told = [each for each in map(told_of, words) if mine is None or each[0] in mine]
-            if told:
+        def heard(queues: Sequence[str] | None) -> None:
+            served = queues if queues is None or mine is None else [queue for queue in queues if queue in mine]
+            if served:
                 self._dispatch.answered(Channel.FINISHED)
-                coming: dict[UUID, str] = {run_id: queue for queue, run_id in told if run_id is not None}
-                work(told[0][0] if len(told) == 1 else None, coming)
+            if served is None or served:
+                work(served[0] if served and len(served) == 1 else None)
 
         deaf_to_work = self._dispatch.subscribe(Channel.PENDING, heard)
         deaf_to_cancels = self._dispatch.subscribe(

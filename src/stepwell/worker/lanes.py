@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from uuid import UUID
@@ -20,7 +20,6 @@ from stepwell.model.ids import ClaimId, new_claim_id
 from stepwell.model.run import Claim, Claimed, ClaimedLimited, Order
 from stepwell.telemetry import Telemetry, log
 from stepwell.worker.attempts import Attempts
-from stepwell.worker.expected import Expected
 from stepwell.worker.frontier import LOOK, Frontier, Going
 from stepwell.worker.ledger import Ledger
 from stepwell.worker.link import Completion, Link
@@ -103,7 +102,6 @@ class Lanes:
         self._ends = 0
         """Attempts that have ended since then."""
         self._flying = 0
-        self._expected = Expected(self.heard)
         self._open = False
         self._stopping = asyncio.Event()
         self._patience: set[asyncio.Timeout] = set()
@@ -115,10 +113,8 @@ class Lanes:
         self.unheard: set[ClaimId] = set()
         """Claims that were asked for, and whose answer was lost."""
 
-    def heard(self, queue: str | None = None, coming: Mapping[UUID, str] | None = None) -> None:
-        """There may be work, in this queue or anywhere; or is about to be, as runs are that come to their queues."""
-        if coming and not self._stopping.is_set():
-            self._expected.heard(coming)
+    def heard(self, queue: str | None = None) -> None:
+        """There may be work, in this queue or anywhere."""
         self._frontier.heard(queue)
         self._stride = STRIDE
         self._stirred.set()
@@ -145,7 +141,6 @@ class Lanes:
         not keep us. What it claims is found in the table, or reaped."""
         self._stopping.set()
         self._stirred.set()
-        self._expected.close()
         for timeout in self._patience:
             if timeout.when() is None:
                 timeout.reschedule(asyncio.get_running_loop().time() + patience)
@@ -375,7 +370,6 @@ class Lanes:
         if not claims:
             return
         self.claimed += len(claims)
-        self._expected.claimed(claims)
         self._telemetry.tell("worker.claimed", claims=claims)
         if self._stopping.is_set() or not self._open:
             # They were on their way when `stop`, or the loss of the lease, ended all that there was.

@@ -116,13 +116,13 @@ class Link(Protocol):
     def hear(
         self,
         *,
-        work: Callable[[str | None, Mapping[UUID, str]], None],
+        work: Callable[[str | None], None],
         cancelled: Callable[[Container[str] | None], None],
         arrived: Callable[[Container[str] | None], Set[str]],
     ) -> Callable[[], None]:
-        """Be told that there may be work (in a queue; None: in any; and of runs that are about to be there, their
-        queues), which runs were cancelled, or for which in a turn something arrived (None: any); the answer ends it.
-        `arrived` says which of them are in a turn here: nobody else need hear of these."""
+        """Be told that there may be work (in a queue; None: in any), which runs were cancelled, or for which in a turn
+        something arrived (None: any); the answer ends it. `arrived` says which of them are in a turn here: nobody else
+        need hear of these."""
         ...
 
     @property

@@ -69,11 +69,6 @@ select case when (select count(*) from kept) < cardinality(:ids::uuid[])
             then array(select k.id from kept k) end as moved,
        stepwell.say(:channel::text, :word::text) as said;
 
--- name: complete_run_ahead
--- moves: running -> completed
--- The same for one run that someone waits for, and they hear of it before it is there. Not in a transaction.
-call stepwell.complete_ahead(:id::uuid, :claim_id::uuid, :result::jsonb, :channel::text, :word::text);
-
 -- name: record_turn
 -- One event of one turn that goes on: record_turns for a workflow that is alone on its worker, one step after another. No
 -- row: its claim was lost, and nothing was written.

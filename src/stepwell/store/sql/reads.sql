@@ -33,10 +33,6 @@ select f.id, f.name, f.state, f.result, f.error, f.attempt
  where f.id = any(:ids::uuid[])
    and f.finished_at between stepwell.now() - interval '1 hour' and stepwell.now() + interval '1 second';
 
--- name: awaited_result
--- The same, of one run that was announced: its outcome may be on its way to the disk, and is waited for.
-select * from stepwell.awaited_result(:id::uuid);
-
 -- name: existing_runs
 select r.id from stepwell.runs r where r.id = any(:ids::uuid[])
  union all

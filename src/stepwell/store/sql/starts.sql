@@ -111,14 +111,6 @@ with made as (
 )
 select stepwell.say(:channel::text, :word::text) as said from made;
 
--- name: start_run_ahead
--- moves: -> pending
--- The same, and others hear of it before it is on the disk, where it is when this is answered. Not in a transaction.
-call stepwell.start_ahead(
-    :id::uuid, :name::text, :queue::text, :priority::smallint, :input::jsonb, :tags::jsonb, :retry::jsonb,
-    :timeout::interval, :parent_id::uuid, :root_id::uuid, :channel::text, :word::text
-);
-
 -- name: start_runs_again
 -- moves: -> pending
 -- A finished run never comes back: these are new ones that name their origins. What is not finished is left out.

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
+from stepwell.model.events import EventType
 from stepwell.replay import generators
+from stepwell.replay.loop import Loop
 from tests.replay.driver import Driving, Takes, World, task
 
 
@@ -151,3 +153,56 @@ def test_where_nobody_hears_of_generators_they_are_closed_as_python_does(hooks: 
     del walking
     gc.collect()
     assert told == ["closed"]
+
+
+async def leaves_circles() -> None:
+    async def broken_off(name: str) -> None:
+        async def each() -> AsyncIterator[Any]:
+            try:
+                yield me
+            finally:
+                await task(name)
+
+        me = [each()]
+        async for _ in me[0]:
+            break
+
+    await task("a")
+    for number in range(3):
+        await broken_off(f"undo {number}")
+
+
+def test_a_workflow_ends_with_its_generators_whenever_garbage_is_collected_meanwhile() -> None:
+    """At each call that winding up makes, in turn: a look that is taken twice finds less the second time."""
+    winding_up = Loop.wind_up.__code__
+    calls = 0
+
+    def collect_at(frame: Any, event: str, _: Any) -> None:
+        nonlocal calls
+        if event not in ("call", "c_call") or not any(code is winding_up for code in codes_of(frame)):
+            return
+        calls += 1
+        if calls == at:
+            gc.collect()
+
+    for at in range(1, 300):
+        calls = 0
+        before = sys.getprofile()
+        gc.collect()
+        gc.disable()
+        sys.setprofile(collect_at)
+        try:
+            told = World().run(leaves_circles, check=False)
+        finally:
+            sys.setprofile(before)
+            gc.enable()
+        assert told.commands(EventType.TASK_SCHEDULED) == ["a", "undo 0", "undo 1", "undo 2"]
+        if calls < at:
+            break
+    assert 3 < at < 299, "each of the calls had its turn"
+
+
+def codes_of(frame: Any) -> Iterator[Any]:
+    while frame is not None:
+        yield frame.f_code
+        frame = frame.f_back

@@ -267,10 +267,11 @@ class Loop(asyncio.AbstractEventLoop):
 
     def _take_suspended(self) -> list[Any]:
         """Those that are at a `yield`, in the order in which they began. Each is given once: it may refuse to end."""
-        begun: dict[int, Any] = dict(self._generators or {})
-        there = [*(each for number, each in begun.items() if number not in self._given), *self._let_go]
+        # One look, which holds what it finds: between its keys and its values garbage may be collected.
+        begun: dict[int, Any] = {} if self._generators is None else dict(self._generators.items())
+        let_go, self._let_go = self._let_go, []
+        there = [*(each for number, each in begun.items() if number not in self._given), *let_go]
         self._given.update(begun)
-        self._let_go = []
         at_a_yield = [each for each in there if each.ag_frame is not None and not each.ag_running]
         return sorted(at_a_yield, key=lambda each: self._begun[id(each)])
 

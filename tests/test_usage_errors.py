@@ -6,10 +6,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 import pytest
 
-from stepwell import App, Retry, WrongUse, current
+from stepwell import App, Call, InvalidSetting, Retry, WrongUse, current
 
 app = App("postgresql:///never-opened")
 
@@ -62,6 +63,45 @@ def test_an_option_that_is_near_to_none_is_refused_with_the_list() -> None:
     with pytest.raises(WrongUse, match=r"^App\.task\(\) has no option 'xyz'\. Its options are deadline, ") as raised:
         ANY.task(xyz=1)
     assert "self" not in str(raised.value)
+
+
+BARE_TEXTS: dict[str, tuple[Callable[[App], Any], str]] = {
+    "queues of a worker": (lambda app: app.worker(queues="mail").__aenter__(), r"write \['mail'\]"),
+    "queues as bytes": (lambda app: app.worker(queues=b"mail").__aenter__(), "must be a list of names"),  # type: ignore[arg-type]
+    "queues as a number": (lambda app: app.worker(queues=5).__aenter__(), "must be a list of names"),  # type: ignore[arg-type]
+    "ids of workers": (lambda app: app.workers(ids="0190"), r"write \['0190'\]"),  # type: ignore[arg-type]
+    "one id of a worker": (lambda app: app.workers(ids=UUID(int=7)), r"write \['0000"),  # type: ignore[arg-type]
+    "ids that are none": (lambda app: app.workers(ids=["0190"]), "each a UUID"),  # type: ignore[list-item]
+    "tags of a list": (lambda app: app.runs(tags="tenant"), "must be a mapping"),  # type: ignore[arg-type]
+    "no tags of a list": (lambda app: app.runs(tags=""), "must be a mapping"),  # type: ignore[arg-type]
+    "states of a list": (lambda app: app.runs(state=5), "one of scheduled"),  # type: ignore[arg-type]
+    "the page that follows": (lambda app: app.runs(after="abc"), "the id of a run"),
+    "calls": (lambda app: app.task(charge).start_many("abc"), "a tuple of arguments or a Call"),  # type: ignore[arg-type]
+}
+BARE_TEXTS_AT_ONCE: dict[str, tuple[Callable[[], Any], str]] = {
+    "arguments of a call": (lambda: Call("abc"), r"must be a tuple: Call\(\(value,\)\)"),  # type: ignore[arg-type]
+    "named arguments of a call": (lambda: Call((), "abc"), "must be a mapping"),  # type: ignore[arg-type]
+    "options of a call": (lambda: Call((), {}, "abc"), "must be a mapping"),  # type: ignore[arg-type]
+    "tags": (lambda: TASK.options(tags="tenant"), "must be a mapping"),  # type: ignore[arg-type]
+    "no tags": (lambda: TASK.options(tags=""), "must be a mapping"),  # type: ignore[arg-type]
+    "tags by a decorator": (lambda: app.task(tags="tenant"), "must be a mapping"),  # type: ignore[call-overload]
+    "delays": (lambda: Retry(backoff="1s"), "a list of delays"),  # type: ignore[arg-type]
+    "delays as bytes": (lambda: Retry(backoff=b"12"), "a list of delays"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("name", BARE_TEXTS)
+async def test_a_bare_text_in_place_of_a_list_is_refused_and_not_taken_for_its_letters(app: App, name: str) -> None:
+    call, why = BARE_TEXTS[name]
+    with pytest.raises(InvalidSetting, match=why):
+        await call(app)
+
+
+@pytest.mark.parametrize("name", BARE_TEXTS_AT_ONCE)
+def test_a_bare_text_in_place_of_a_list_or_mapping_is_refused_at_the_call(name: str) -> None:
+    call, why = BARE_TEXTS_AT_ONCE[name]
+    with pytest.raises(InvalidSetting, match=why):
+        call()
 
 
 @pytest.mark.parametrize("fn", [Shop.charge, Shop().charge, Shop.refund], ids=["method", "bound", "classmethod"])

@@ -38,7 +38,7 @@ from stepwell.model.queue import QueueInfo
 from stepwell.model.run import Filter, Kind, Page
 from stepwell.model.states import State
 from stepwell.model.worker import WorkerInfo
-from stepwell.options import Options, checked_text, positive
+from stepwell.options import Options, checked_ids, checked_mapping, checked_text, checked_texts, positive
 from stepwell.queue import Desk, Queue
 from stepwell.registering import Registering
 from stepwell.replay.here import here
@@ -159,7 +159,8 @@ class App(Registering):
         """
         if not 1 <= limit <= 1000:
             raise InvalidSetting("limit", limit, "1 to 1000")
-        which = Filter(_states(state), name, queue, kind, None if tags is None else dict(tags), error, since)
+        tagged = None if tags is None else dict(checked_mapping("tags", tags))
+        which = Filter(_states(state), name, queue, kind, tagged, error, since)
         patience = None if within is None else positive("within", within)
         return await self._opening.client.runs(which, limit=limit, after=_page_end(after), within=patience)
 
@@ -175,7 +176,7 @@ class App(Registering):
 
     async def workers(self, ids: Sequence[UUID] | None = None) -> list[WorkerInfo]:
         """Live workers first, then those that left or were lost in the last day; or those with these ids."""
-        return await self._opening.client.workers(ids)
+        return await self._opening.client.workers(None if ids is None else checked_ids("ids", ids))
 
     # -- running
 
@@ -241,8 +242,9 @@ class App(Registering):
         if not isinstance(slots, int) or slots < 1:
             raise InvalidSetting("slots", slots, "at least 1")
         patience = duration(grace, setting="grace").total_seconds()
+        served = None if queues is None else checked_texts("queues", queues, 100)
         async with self, _executors(slots) as executors:
-            who = _identity(queues, slots, name, self.definitions)
+            who = _identity(served, slots, name, self.definitions)
             worker, services = self._hire(who, executors)
             async with beside(services.run()), beside(worker.run(), may_end=True):
                 try:
@@ -316,9 +318,8 @@ async def _executors(slots: int) -> AsyncIterator[Mapping[str, Executor]]:
             await executor.close()
 
 
-def _identity(queues: Sequence[str] | None, slots: int, name: str | None, known: Definitions) -> Identity:
+def _identity(served: list[str] | None, slots: int, name: str | None, known: Definitions) -> Identity:
     host, pid = socket.gethostname(), os.getpid()
-    served = None if queues is None else [checked_text("queue", queue, 100) for queue in queues]
     names, versions = sorted(known.tasks), known.versions
     return Identity(new_worker_id(), name or f"{host}:{pid}", host, pid, VERSION, served, slots, names, versions)
 
@@ -335,5 +336,5 @@ def _states(given: State | str | Sequence[State | str] | None) -> list[State] | 
         return None
     try:
         return [State(each) for each in ([given] if isinstance(given, str) else given)]
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise InvalidSetting("state", given, f"one of {', '.join(State)}") from error

@@ -114,6 +114,8 @@ class Current:
         here, inside = _inside()
         if not isinstance(step, str) or not step.isprintable() or not 0 < len(step.encode()) <= _LONGEST_STEP:
             raise InvalidSetting("progress(step)", step, f"some printable text of up to {_LONGEST_STEP} bytes")
+        if detail is not None and not isinstance(detail, Mapping):
+            raise InvalidSetting("progress(detail)", detail, "must be a mapping of names to values")
         packed = None if detail is None else encode(dict(detail), where="progress(detail)")
         if packed is not None and len(packed) > _LARGEST_DETAIL:
             raise NotEncodable("progress(detail)", f"it takes {len(packed)} bytes, and {_LARGEST_DETAIL} is the limit")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
@@ -73,7 +74,7 @@ class Options:
         object.__setattr__(self, "leads_elsewhere", elsewhere)
         if self.retry is not DEFAULT:
             object.__setattr__(self, "packed_retry", msgspec.json.encode(self.retry.packed()))
-        if self.tags:
+        if self.tags is not None:
             object.__setattr__(self, "packed_tags", _packed_tags(self.tags))
 
     def _check_at(self) -> None:
@@ -159,6 +160,12 @@ class Call:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.args, (tuple, list)):
+            raise InvalidSetting("Call(args)", self.args, "must be a tuple: Call((value,)) for one argument")
+        checked_mapping("Call(kwargs)", self.kwargs)
+        checked_mapping("Call(options)", self.options)
+
 
 def checked_text(setting: str, value: Any, longest: int) -> str:
     """A name as the tables take it: some text, not too long, nothing unprintable."""
@@ -169,6 +176,35 @@ def checked_text(setting: str, value: Any, longest: int) -> str:
     return value
 
 
+def checked_texts(setting: str, value: Any, longest: int) -> list[str]:
+    """A list of names. A bare text is refused: Python would take it for a list of its letters."""
+    return [checked_text(setting, each, longest) for each in _items(setting, value, "names")]
+
+
+def checked_ids(setting: str, value: Any) -> list[UUID]:
+    """A list of ids, each a UUID or its text."""
+    ids = _items(setting, value, "ids")
+    try:
+        return [each if isinstance(each, UUID) else UUID(each) for each in ids]
+    except (ValueError, AttributeError, TypeError):
+        raise InvalidSetting(setting, value, "must be a list of ids, each a UUID") from None
+
+
+def checked_mapping(setting: str, value: Any) -> Mapping[str, Any]:
+    """A mapping whose keys are names."""
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise InvalidSetting(setting, value, "must be a mapping of names to values")
+    return value
+
+
+def _items(setting: str, value: Any, what: str) -> list[Any]:
+    if isinstance(value, (str, UUID)):
+        raise InvalidSetting(setting, value, f"must be a list of {what}: write [{str(value)!r}] for one")
+    if isinstance(value, (bytes, bytearray, Mapping)) or not isinstance(value, Iterable):
+        raise InvalidSetting(setting, value, f"must be a list of {what}")
+    return list(value)
+
+
 def positive(setting: str, value: Duration, *, zero: bool = False) -> timedelta:
     """A duration, and not none at all."""
     length = duration(value, setting=setting)
@@ -177,9 +213,9 @@ def positive(setting: str, value: Duration, *, zero: bool = False) -> timedelta:
     return length
 
 
-def _packed_tags(tags: Mapping[str, Any]) -> bytes:
-    if not isinstance(tags, Mapping) or not all(isinstance(name, str) for name in tags):
-        raise InvalidSetting("tags", tags, "a mapping of names to JSON values")
+def _packed_tags(tags: Mapping[str, Any]) -> bytes | None:
+    if not checked_mapping("tags", tags):
+        return None
     packed = encode(dict(tags), where="tags")
     if len(packed) > _LARGEST_TAGS:
         raise NotEncodable("tags", f"they take {len(packed)} bytes, and {_LARGEST_TAGS} is the limit")

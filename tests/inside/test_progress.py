@@ -188,6 +188,7 @@ async def test_the_steps_of_an_attempt_are_bounded(app: App, caplog: pytest.LogC
         ({"done": 10**400}, InvalidSetting),
         ({"total": None}, None),
         ({"detail": {"x": object()}}, NotEncodable),
+        ({"detail": "row 7"}, InvalidSetting),
         ({"detail": {"x": "y" * 10_001}}, NotEncodable),
     ],
 )

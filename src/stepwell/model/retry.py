@@ -132,7 +132,7 @@ def _number(value: object) -> bool:
 
 def _items(value: object) -> tuple[Any, ...] | None:
     """What a list holds; None for what is no list."""
-    return tuple(value) if isinstance(value, Iterable) and not isinstance(value, (str, type)) else None
+    return tuple(value) if isinstance(value, Iterable) and not isinstance(value, (str, bytes, type)) else None
 
 
 def _check(setting: str, value: object, good: bool, rule: str) -> None:

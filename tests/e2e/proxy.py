@@ -6,6 +6,7 @@ reset      every connection is cut, now
 half-open  sockets stay, bytes do not move: for everyone, or for those who speak a certain statement
 delay      what the client says takes a while to arrive
 swallow    a statement reaches the server and is carried out, and its answer never comes back
+cancel     a statement is cancelled by the server before it is carried out, as `pg_cancel_backend` would
 detain     a statement is kept while its client is cut off, and reaches the server much later
 """
 
@@ -30,6 +31,10 @@ NAMES = {
     for text in (statement.sql, spoken(statement.sql, AsyncpgConnection.place).sql)
 }
 """Statements of the engine, by their text as the driver sends it on our connections and on a body's."""
+FRAMES = ("begin", "commit", "rollback", "copy")
+"""What the driver says by its text alone."""
+CANCEL_ITSELF = b"do $$ begin loop perform pg_cancel_backend(pg_backend_pid()); end loop; end $$\0"
+"""Said in place of a statement: the server cancels it, and knows of no other."""
 
 
 @dataclass
@@ -55,6 +60,14 @@ class Detained:
         self.server.write(b"".join(self.messages))
 
 
+@dataclass
+class Cancels:
+    """Statements that shall be cancelled: each once, the next time that anybody speaks it."""
+
+    left: set[str]
+    done: list[str] = field(default_factory=list)
+
+
 @dataclass(eq=False)
 class Wire:
     """One connection through the proxy."""
@@ -67,6 +80,7 @@ class Wire:
     lost: Swallow | None = None
     frozen: bool = False
     detained: Detained | None = None
+    cancelling: bool = False
 
     def cut(self) -> None:
         for end in (self.client, self.server):
@@ -82,6 +96,7 @@ class Proxy:
         self._freezes: Callable[[str], bool] | None = None
         self._swallows: list[Swallow] = []
         self._detains: list[Detained] = []
+        self._cancels: list[Cancels] = []
         self.wires: set[Wire] = set()
         self.refusing = False
         self.delay = 0.0
@@ -98,6 +113,11 @@ class Proxy:
         swallow = Swallow(statement, at_commit, times)
         self._swallows.append(swallow)
         return swallow
+
+    def cancel(self, *statements: str) -> Cancels:
+        """Cancel the next of each of these: a statement of the engine, or one of FRAMES."""
+        self._cancels.append(Cancels(set(statements)))
+        return self._cancels[-1]
 
     def detain(self, statement: str) -> Detained:
         """Keep the next of this statement until it is delivered, and cut off who spoke it."""
@@ -122,6 +142,7 @@ class Proxy:
         """Newcomers pass. What is half-open stays so: nobody ever hears of it again."""
         self._freezes, self.refusing, self.delay = None, False, 0.0
         self._swallows.clear()
+        self._cancels.clear()
 
     # -- bytes
 
@@ -181,6 +202,11 @@ class Proxy:
                 kind, size = struct.unpack("!ci", head)
                 body = await reader.readexactly(size - 4)
                 self._listen(wire, kind, body)
+                if wire.cancelling:
+                    if kind in b"QS":
+                        wire.cancelling = False
+                        self._later(wire.server.write, b"Q" + struct.pack("!i", len(CANCEL_ITSELF) + 4) + CANCEL_ITSELF)
+                    continue
                 if wire.detained is not None:
                     wire.detained.messages.append(head + body)
                     if kind == b"S":
@@ -198,6 +224,8 @@ class Proxy:
             write(data)
 
     def _listen(self, wire: Wire, kind: bytes, body: bytes) -> None:
+        if kind == b"Q" and (frame := next((each for each in FRAMES if body.lower().startswith(each.encode())), None)):
+            self._cancel(wire, frame)
         match kind:
             case b"P":
                 name, text = body.split(b"\0", 2)[:2]
@@ -219,6 +247,7 @@ class Proxy:
         if not name:
             return
         wire.spoken.add(name)
+        self._cancel(wire, name)
         if self._freezes is not None and self._freezes(name):
             wire.frozen = True
         for detained in self._detains:
@@ -227,6 +256,13 @@ class Proxy:
         for swallow in self._swallows:
             if swallow.statement == name and swallow.left and not swallow.at_commit:
                 self._lose(wire, swallow)
+
+    def _cancel(self, wire: Wire, name: str) -> None:
+        for cancels in self._cancels:
+            if name in cancels.left:
+                cancels.left.discard(name)
+                cancels.done.append(name)
+                wire.cancelling = True
 
     def _lose(self, wire: Wire, swallow: Swallow) -> None:
         swallow.left -= 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from copy import copy
 from operator import itemgetter
 from typing import Any, Literal, Protocol
@@ -17,10 +17,11 @@ import asyncpg
 
 from stepwell.model.errors import Unavailable
 from stepwell.store.connections import Connection, Connections, Share
-from stepwell.store.sessions import Sessions
+from stepwell.store.sessions import Sessions, kept
 from stepwell.store.statements import Statements, load
 
-# The server is away, shutting down, starting, no longer the primary, does not let us in, or is ill itself.
+# The server is away, shutting down, starting, no longer the primary, does not let us in, or is ill itself; or the
+# transaction is not what it was, since somebody cancelled a statement or changed a table in the middle of it.
 # None of these says anything about what was asked: it is asked again, and nobody is blamed for it.
 _AWAY = (
     asyncpg.PostgresConnectionError,
@@ -29,10 +30,11 @@ _AWAY = (
     asyncpg.OperatorInterventionError,
     asyncpg.PostgresSystemError,
     asyncpg.InternalServerError,
-    asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.InvalidTransactionStateError,
     asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.InvalidAuthorizationSpecificationError,
     asyncpg.InvalidCatalogNameError,
+    asyncpg.InvalidCachedStatementError,
     asyncpg.LockNotAvailableError,
     asyncpg.InsufficientResourcesError,
     OSError,
@@ -161,20 +163,23 @@ class Database:
         with reaching():
             connections = self._opened()
             connection = await connections.take()
-            transaction: asyncpg.transaction.Transaction | None = None
             try:
-                transaction = connection.transaction()
-                await transaction.start()
-                yield Transaction(connection, self.statements, self.schema)
-                await transaction.commit()
-            except (asyncio.CancelledError, TimeoutError, *_DEAD_LINE) as error:
-                # No answer may ever come on it. To hang up rolls back as well, and waits for nobody.
-                connection.terminate()
-                _suspect(connections, error)
-                raise
-            except BaseException:
-                if transaction is not None:  # else the line was cut before it could begin
+                with kept(connection):
+                    transaction = connection.transaction()
+                    await transaction.start()
+                try:
+                    yield Transaction(connection, self.statements, self.schema)
+                except (asyncio.CancelledError, TimeoutError, *_DEAD_LINE):
+                    # No answer may ever come on it. To hang up rolls back as well, and waits for nobody.
+                    connection.terminate()
+                    raise
+                except BaseException:
                     await _roll_back(connection, transaction)
+                    raise
+                with kept(connection):
+                    await transaction.commit()
+            except TimeoutError as error:
+                _suspect(connections, error)
                 raise
             finally:
                 connections.give_back(connection)
@@ -203,11 +208,9 @@ def _suspect(connections: Connections | Share, error: BaseException) -> None:
 
 
 async def _roll_back(connection: Connection, transaction: asyncpg.transaction.Transaction) -> None:
-    try:
-        if connection.is_in_transaction():
-            await transaction.rollback()
-    except _AWAY:
-        pass  # a server that lost us has rolled back by itself
+    """Whatever comes of it, what has failed before is what is told: to hang up rolls back as well."""
+    with suppress(asyncpg.PostgresError, *_AWAY), kept(connection):
+        await transaction.rollback()
 
 
 class reaching:

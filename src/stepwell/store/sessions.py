@@ -79,7 +79,7 @@ class Sessions:
             connection = await self._through_pooler(settings, answer)
             self.is_pooled = True
             return connection
-        with _kept(connection):
+        with kept(connection):
             # Without a name, which would stay behind in a session that may not be ours.
             answers = await (await connection.prepare(_WHO_ANSWERS, name="")).fetchval()
         self.is_pooled = answers != connection.get_server_pid()
@@ -95,7 +95,7 @@ class Sessions:
             except asyncpg.ProtocolViolationError:
                 self._are_told_later = True
         connection = await self._connect(_NAME, answer)
-        with _kept(connection):
+        with kept(connection):
             await connection.execute(_told("set", SESSION | settings))
         return connection
 
@@ -157,8 +157,12 @@ class Pooled(Knowing):
 
 
 @contextmanager
-def _kept(connection: Connection) -> Iterator[None]:
-    """Whoever raises here leaves no connection behind."""
+def kept(connection: Connection) -> Iterator[None]:
+    """Whoever raises here leaves no connection behind.
+
+    The driver keeps a transaction that failed to begin, or to end, as the connection's own: whatever was asked next
+    would be asked inside of it.
+    """
     is_well = False
     try:
         yield

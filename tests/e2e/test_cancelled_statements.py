@@ -1,0 +1,27 @@
+"""A statement that the server cancels, as an administrator may at any moment: its verb is told that the database was
+away, and in peace afterwards everything works."""
+
+from __future__ import annotations
+
+import pytest
+from proxy import Proxy
+
+from stepwell import Unavailable
+from stepwell.store.pool import Database
+
+
+@pytest.mark.parametrize("frame", ["begin", "commit", "rollback"])
+async def test_a_cancelled_frame_of_a_transaction_spoils_none_that_follow(proxy: Proxy, frame: str) -> None:
+    database = Database(proxy.dsn, "stepwell", size=1, pooler=False)
+    await database.open()
+    cancelled = proxy.cancel(frame)
+    with pytest.raises(KeyError if frame == "rollback" else Unavailable):
+        async with database.transaction() as tx:
+            await tx.rows("next_due")
+            if frame == "rollback":
+                raise KeyError
+    assert cancelled.done == [frame]
+    for _ in range(3):
+        async with database.transaction() as tx:
+            assert await tx.rows("next_due") == []
+    await database.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -24,6 +25,16 @@ from tests.shelf import Shelf, on_server, sibling
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="also run the tests that take minutes")
+
+
+def pytest_configure() -> None:
+    """Let child processes hear Ctrl-C, also where the suite was started with SIGINT ignored (`&`, some CI runners).
+
+    A child inherits that a signal is ignored, but not its handler: with one that does nothing, the suite itself
+    ignores SIGINT as before.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, lambda _number, _frame: None)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,6 +75,21 @@ def test_dev_explains_itself_when_it_does_not_understand(arguments: list[str]) -
     result = subprocess.run([ROOT / "dev", *arguments], capture_output=True, text=True)
     assert result.returncode == 2
     assert "usage: ./dev" in result.stderr
+
+
+def test_a_child_of_the_tests_hears_ctrl_c() -> None:
+    ask = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    told = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True)
+    assert told.stdout == "True\n"
+
+
+@pytest.mark.parametrize("processes", ["0", "1"])
+def test_a_child_of_the_tests_hears_ctrl_c_where_the_suite_ignores_it(processes: str) -> None:
+    this = f"{__file__}::{test_a_child_of_the_tests_hears_ctrl_c.__name__}"
+    pytest_anew = [sys.executable, "-m", "pytest", "-n", processes, "-p", "no:cacheprovider", this]
+    ignoring = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *pytest_anew]
+    told = subprocess.run(ignoring, cwd=ROOT, capture_output=True, text=True)
+    assert told.returncode == 0, told.stdout + told.stderr
 
 
 def test_the_licence_that_the_package_names_comes_with_it() -> None:

@@ -155,7 +155,7 @@ class Turn:
             self._error = answer
         else:
             self._inbox.arrivals, self._inbox.looked_at = answer.arrivals, answer.now
-            self._children.difference_update([RunId(event.run_id) for event in answer.arrivals if event.run_id])
+            self._await_no_more([RunId(event.run_id) for event in answer.arrivals if event.run_id])
             self._pausing = answer.pausing
         self._stir()
 
@@ -174,8 +174,7 @@ class Turn:
             return
         self.written = flown.recorded, flown.seen
         if elsewhere:
-            self._children -= elsewhere
-            self.desk.expect_no_more(elsewhere, self)
+            self._await_no_more(elsewhere)
         self._since = self._held_since = time.monotonic()
         self.heard = self.heard or advanced.arrived > self._inbox.seen
         self._pausing = advanced.pausing
@@ -331,7 +330,7 @@ class Turn:
         if flying.starts and not self._closing:
             self._await([start.id for start in self.desk.may_claim(flying.starts)])
         if flying.cancels:
-            self._children.difference_update(flying.cancels)
+            self._await_no_more([RunId(run_id) for run_id in flying.cancels])
         self._flying = flying
         if len(flying.events) > 1 and flying.is_long:
             self._hurry(True)
@@ -341,6 +340,11 @@ class Turn:
         """Before the write: a run that it starts may have ended when that returns."""
         self._children.update(ids)
         self.desk.expect(ids, self)
+
+    def _await_no_more(self, ids: Collection[RunId]) -> None:
+        """Whoever waits for the turn's children holds the turn, and all of its code."""
+        self._children.difference_update(ids)
+        self.desk.expect_no_more(ids, self)
 
     def _park(self) -> None:
         self._closing = True

@@ -3,6 +3,7 @@ away, and in peace afterwards everything works."""
 
 from __future__ import annotations
 
+import asyncpg
 import pytest
 from proxy import Proxy
 
@@ -24,4 +25,27 @@ async def test_a_cancelled_frame_of_a_transaction_spoils_none_that_follow(proxy:
     for _ in range(3):
         async with database.transaction() as tx:
             assert await tx.rows("next_due") == []
+    await database.close()
+
+
+async def test_each_of_our_statements_may_be_cancelled_alone_or_in_a_transaction_and_goes_through_the_next_time(
+    proxy: Proxy,
+) -> None:
+    database = Database(proxy.dsn, "stepwell", size=1, pooler=False)
+    await database.open()
+    for name, statement in database.statements.items():
+        nothing = dict.fromkeys(statement.params)
+        proxy.cancel(name)
+        with pytest.raises(Unavailable, match="QueryCanceled"):
+            await database.rows(name, **nothing)
+        cancelled = proxy.cancel(name)
+        with pytest.raises(Unavailable, match="QueryCanceled"):
+            async with database.transaction() as tx:
+                await tx.rows(name, **nothing)
+        assert cancelled.done == [name]
+        # Nulls are not what it is for: here an answer is what counts.
+        with pytest.raises((KeyError, asyncpg.PostgresError)):
+            async with database.transaction() as tx:
+                await tx.rows(name, **nothing)
+                raise KeyError
     await database.close()

@@ -49,6 +49,14 @@ async def test_what_is_no_connection_is_refused_where_it_is_given(app: App, dsn:
     await pool.close()
 
 
+async def test_a_connection_that_is_lost_is_refused_with_a_word_about_it(echo: Echo, dsn: str) -> None:
+    conn = await asyncpg.connect(dsn)
+    await conn.execute("begin")
+    conn.terminate()
+    with pytest.raises(WrongUse, match="closed, or was lost"):
+        await echo.options(tx=conn).start("a")
+
+
 async def test_a_handle_refuses_to_cancel_in_what_is_no_connection(echo: Echo) -> None:
     run = await echo.start("a")
     with pytest.raises(InvalidSetting, match="tx"):

@@ -4,6 +4,7 @@ for ever."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from typing import Any, TypeAlias
 from uuid import uuid4
@@ -154,6 +155,27 @@ async def test_whatever_a_body_does_to_its_connection_its_run_ends_and_others_go
         for n in range(3):
             assert await (await work.start(n, None)).result(timeout=10) == n
     assert (await run.info()).state is (State.COMPLETED if completed else State.FAILED)
+
+
+@pytest.mark.parametrize("how", ["terminate", "close", "the server ends it"])
+async def test_a_lost_connection_of_a_body_leaves_no_error_that_nobody_hears_of(app: App, sql: Sql, how: str) -> None:
+    unheard: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: unheard.append(context))
+
+    @app.task(retry=ONCE)
+    async def work() -> None:
+        async with current.tx() as db:
+            if how == "the server ends it":
+                await sql.execute("select pg_terminate_backend($1, 5000)", db.get_server_pid())
+            else:
+                await misuse(db, how)
+
+    async with app.worker():
+        for _ in range(lent.MOST + 1):
+            with pytest.raises(RunFailed):
+                await (await work.start()).result(timeout=10)
+    gc.collect()
+    assert unheard == []
 
 
 async def test_what_a_body_starts_and_rolls_back_to_a_savepoint_is_not_started(app: App, echo: Echo) -> None:

@@ -6,6 +6,7 @@ They are apart from ours, so that a body that keeps one for long keeps nobody el
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +15,14 @@ import asyncpg
 from stepwell.model.errors import WrongUse
 from stepwell.store.connections import PARTING, Connection, Connections
 from stepwell.store.pool import ANSWER, Database, reaching
-from stepwell.store.sessions import KEPT_ALIVE
+from stepwell.store.sessions import KEPT_ALIVE, kept
 
 MOST = 10
 """Of one worker, at a time. Who comes then waits for its turn."""
 STANDSTILL = 60.0
 """Seconds in which none was given back, after which nobody waits any longer: they may wait for each other."""
 
+_LOST = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 _NAME = {"application_name": "stepwell"}
 # All but what the driver has prepared, which it believes to be there.
 _TIDY = """
@@ -154,17 +156,21 @@ class Lending:
         """What the body has set for its session is not for the next one; a pooler sees to that itself."""
         connection = lent.connection
         try:
-            async with asyncio.timeout(PARTING):
-                if connection.is_in_transaction():
-                    await lent.transaction.rollback()
-                if isinstance(connection, Plain) and connection.is_changed:
-                    await connection.close()
-                elif not self._database.is_pooled:
-                    await connection.reset()
-        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
-            connection.terminate()
+            if not connection.is_closed():  # one that is lost does not even know whether it is in a transaction
+                with suppress(*_LOST), kept(connection):
+                    async with asyncio.timeout(PARTING):
+                        await self._clean(lent)
         finally:
             self._give_back(connection)
+
+    async def _clean(self, lent: Lent) -> None:
+        connection = lent.connection
+        if connection.is_in_transaction():
+            await lent.transaction.rollback()
+        if isinstance(connection, Plain) and connection.is_changed:
+            await connection.close()
+        elif not self._database.is_pooled:
+            await connection.reset()
 
     async def _connect(self) -> Connection:
         if not self._database.is_pooled:

@@ -133,7 +133,7 @@ class Pooled(Knowing):
         self, query: str, *args: object, timeout: float | None = None, record_class: Any = None
     ) -> list[Any]:
         """Outside of a transaction, one of its own: the statement needs what is told with it."""
-        if self.is_in_transaction():
+        if not self.is_closed() and self.is_in_transaction():
             return await self._ask(query, args, timeout, record_class)
         await self.execute("BEGIN;", timeout=timeout)
         try:

@@ -13,7 +13,7 @@ from stepwell.model.run import Claim
 from stepwell.store.borrowed import borrow
 from stepwell.store.lent import Lending, Lent
 from stepwell.store.pool import ANSWER, Tx, reaching
-from stepwell.store.sessions import PLAN_AS_OURS
+from stepwell.store.sessions import PLAN_AS_OURS, kept
 from stepwell.store.statements import Statements
 
 
@@ -91,4 +91,5 @@ class LentTx:
             async with asyncio.timeout(ANSWER):
                 await lent.connection.execute(PLAN_AS_OURS)
                 await write(borrow(lent.connection, self._statements))
-                await lent.transaction.commit()
+                with kept(lent.connection):
+                    await lent.transaction.commit()

@@ -14,6 +14,8 @@ class AsyncpgConnection(Borrowed):
     blocks = False
 
     async def require_transaction(self) -> None:
+        if self._connection.is_closed():
+            raise WrongUse("tx= is closed, or was lost: its transaction is rolled back. Begin again on another")
         if not self._connection.is_in_transaction():
             raise WrongUse(
                 "tx= is in no transaction, so there is none to be part of: use `async with conn.transaction():`"

@@ -590,6 +590,10 @@ begin
     if to_regclass(format('stepwell.%I', part)) is not null then
         return false;
     end if;
+    execute format('lock table only stepwell.%I in share row exclusive mode', parent);
+    if to_regclass(format('stepwell.%I', part)) is not null then
+        return false; -- another made it while this one waited
+    end if;
     execute format('create table stepwell.%I (like stepwell.%I including defaults including constraints)',
                    part, parent);
     execute format('alter table stepwell.%I attach partition stepwell.%I for values from (%L) to (%L)',
@@ -617,6 +621,35 @@ begin
                      + stepwell.make_partition('run_logs', today + step)::int;
     end loop;
     return made;
+end
+$function$;
+
+CREATE OR REPLACE FUNCTION stepwell.missing_partitions(ahead integer)
+ RETURNS TABLE(parent text, day date)
+ LANGUAGE plpgsql
+AS $function$
+declare
+    today  date := (stepwell.now() at time zone 'UTC')::date;
+    strays boolean;
+begin
+    for step in 0 .. ahead loop
+        day := today + step;
+        foreach parent in array array['finished_runs', 'attempts', 'events', 'progress', 'run_logs'] loop
+            continue when to_regclass(format('stepwell.%I', parent || to_char(day, '_YYYYMMDD'))) is not null;
+            if parent = 'finished_runs' then
+                execute format('select exists (select from stepwell.%I where finished_at >= $1 and finished_at < $2)',
+                               parent || '_default')
+                   into strays using day::timestamp at time zone 'UTC', (day + 1)::timestamp at time zone 'UTC';
+            else
+                execute format('select exists (select from stepwell.%I where run_id >= $1 and run_id < $2)',
+                               parent || '_default')
+                   into strays using stepwell.first_id(day), stepwell.first_id(day + 1);
+            end if;
+            if not strays then
+                return next;
+            end if;
+        end loop;
+    end loop;
 end
 $function$;
 

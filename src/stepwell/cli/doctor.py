@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
@@ -95,6 +95,7 @@ async def _of_tables(database: Database) -> list[Finding]:
         _of_vacuum(await one("vacuum_facts")),
         *_of_work(work),
         _of_leases(await one("lost_holders")),
+        *_of_outcomes([dict(row) for row in await database.rows("unrecorded_outcomes")]),
         _of_services(led, workers=work["workers"]),
         _of_late(await one("late_runs", late=LATE, most=MOST)),
         await _of_untold(database),
@@ -158,6 +159,20 @@ def _of_leases(lost: Mapping[str, Any]) -> Finding:
     bad = longest is None or longest > LATE.total_seconds()
     says = f"{lost['runs']} runs are held by {lost['workers']} workers whose lease ended{since}: they wait to be reaped"
     return Finding("leases", "bad" if bad else "look", says)
+
+
+def _of_outcomes(found: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    if not found:
+        yield Finding("outcomes", "good", "every worker records them")
+    for each in found:
+        count = f"{each['outcomes']} outcome{'' if each['outcomes'] == 1 else 's'}"
+        since = each["since"].astimezone(UTC)
+        yield Finding(
+            "outcomes",
+            "bad",
+            f"worker {each['name']} cannot record {count}, since {since:%Y-%m-%d %H:%M:%S} UTC: {each['why']}. "
+            "The runs stay running, and it tries again",
+        )
 
 
 def _of_services(led: Collection[str], *, workers: int) -> Finding:

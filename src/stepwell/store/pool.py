@@ -45,6 +45,8 @@ _TAKEN_BACK = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 # The driver heard the server's farewell, or its pooler's, and not yet that the line is dead; or the server is a replica
 # now, and another is the primary: whoever asks again needs another line.
 _DEAD_LINE = (asyncpg.InternalClientError, asyncpg.PostgresConnectionError, asyncpg.ReadOnlySQLTransactionError)
+# The data of a statement cannot be stored, whoever tries: SQLSTATE class 22, or more than any field can hold.
+_OF_DATA = (asyncpg.DataError, asyncpg.ProgramLimitExceededError)
 _TRIES = 5
 ANSWER = 30.0
 """Seconds to wait for an answer: a connection that is half open never gives one."""
@@ -224,6 +226,12 @@ class reaching:
             if isinstance(error, asyncpg.InterfaceError) and not _connection_is_gone(error):
                 return
             raise Unavailable(f"{type(error).__name__}: {error}".strip(": ")) from error
+
+
+def is_of_data(error: BaseException) -> bool:
+    """Whether the data of a statement is to blame for its error. Any other error may pass."""
+    # The driver has a class of its own, of which both are bases, for a value that it cannot send.
+    return isinstance(error, _OF_DATA) or (isinstance(error, asyncpg.InterfaceError) and isinstance(error, ValueError))
 
 
 def _connection_is_gone(error: asyncpg.InterfaceError) -> bool:

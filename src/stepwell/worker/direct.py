@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Container, Mapping, Sequence, Set
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Container, Iterator, Mapping, Sequence, Set
+from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from uuid import UUID
 
@@ -21,9 +21,9 @@ from stepwell.model.run import Claim, Claimed, ClaimedLimited, Exchanged, Order,
 from stepwell.model.turn import Advance, Advanced, Consequences, News, Written
 from stepwell.model.worker import Vitals
 from stepwell.store.lent import Lending
-from stepwell.store.pool import Database, Transaction, Tx, reaching
+from stepwell.store.pool import Database, Transaction, Tx, is_of_data, reaching
 from stepwell.worker.lent import LentTx
-from stepwell.worker.link import Completion, Hold, Settlement
+from stepwell.worker.link import Completion, DataRefused, Hold, Settlement
 
 AWAITED = 15.0
 """Seconds for which finished runs are announced after someone last said to be waiting for any."""
@@ -90,11 +90,12 @@ class DirectLink:
 
     async def settle(self, settlements: Sequence[Settlement], *, repeated: bool) -> set[RunId]:
         batches = settle.plan(settlements)
-        if len(batches) == 1 and not batches[0].parts:
-            settled = await settle.apply(self._database, batches)
-        else:
-            async with self._database.transaction() as tx:
-                settled = await settle.apply(tx, batches)
+        with _blaming_data():
+            if len(batches) == 1 and not batches[0].parts:
+                settled = await settle.apply(self._database, batches)
+            else:
+                async with self._database.transaction() as tx:
+                    settled = await settle.apply(tx, batches)
         lost = [claim for claim, _ in settlements if claim.id not in settled.moved]
         if lost and repeated:
             ours = await held.already_settled(self._database, lost, settled.beyond)
@@ -138,7 +139,8 @@ class DirectLink:
         return await workflows.history(self._database, run_id, after=after)
 
     async def record(self, advances: Sequence[Advance]) -> Mapping[UUID, Advanced]:
-        return await turns.record(self._database, advances)
+        with _blaming_data():
+            return await turns.record(self._database, advances)
 
     async def advance(self, advances: Sequence[Advance], claim_id: ClaimId) -> Written:
         written = Consequences()
@@ -148,13 +150,14 @@ class DirectLink:
             await self._settle_children([child for each in advances for child in each.children], tx)
             written = await turns.advance(tx, advances, worker=self._identity.id, claim_id=claim_id)
 
-        if advances[0].tx is not None:
-            await advances[0].tx.record(write)
-        elif _take_one_statement(advances):
-            await write(self._database)
-        else:
-            async with self._database.transaction() as tx:
-                await write(tx)
+        with _blaming_data():
+            if advances[0].tx is not None:
+                await advances[0].tx.record(write)
+            elif _take_one_statement(advances):
+                await write(self._database)
+            else:
+                async with self._database.transaction() as tx:
+                    await write(tx)
         children = [claim for each in advances for claim, _ in each.children]
         if len(children) <= FEW:
             written.finished = [*written.finished, *(claim.id for claim in children)]
@@ -284,6 +287,17 @@ class DirectLink:
     @property
     def queues(self) -> Sequence[str] | None:
         return self._identity.queues
+
+
+@contextmanager
+def _blaming_data() -> Iterator[None]:
+    """Tell the errors of the data that is written from those that may pass."""
+    try:
+        yield
+    except Exception as error:
+        if is_of_data(error):
+            raise DataRefused(error) from error
+        raise
 
 
 def _take_one_statement(advances: Sequence[Advance]) -> bool:

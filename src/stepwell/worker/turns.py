@@ -32,6 +32,7 @@ from stepwell.worker.run_step import Steps
 from stepwell.worker.run_task import failed
 from stepwell.worker.run_turn import Turn
 from stepwell.worker.together import Together, Told
+from stepwell.worker.unrecorded import Refusals
 from stepwell.worker.writes import Writes, patiently
 
 KEPT = 1_000
@@ -94,9 +95,9 @@ class Turns:
         self._writes = Writes(link)
         self.write = self._writes.ask
 
-    def live_in(self, host: Host) -> None:
+    def live_in(self, host: Host, refusals: Refusals) -> None:
         self._host = host
-        self._writes.live_in(host)
+        self._writes.live_in(host, refusals)
 
     async def run_turn(self, attempt: Running, workflow: WorkflowBody) -> Outcome:
         """One turn. It is written when this returns, or was refused."""

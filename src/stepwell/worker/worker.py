@@ -22,6 +22,7 @@ from stepwell.beside import beside, within
 from stepwell.model.errors import Unavailable
 from stepwell.model.outcome import Released
 from stepwell.model.run import Claim
+from stepwell.model.worker import Unrecorded
 from stepwell.own_tx import lend_from_here
 from stepwell.telemetry import Telemetry, log
 from stepwell.worker.attempts import CLEANUP, Attempts
@@ -33,6 +34,7 @@ from stepwell.worker.ledger import Ledger
 from stepwell.worker.link import Link, Settlement
 from stepwell.worker.notes import Notes
 from stepwell.worker.turns import Turns
+from stepwell.worker.unrecorded import Refusals
 
 WATCH = 1.0
 WATCH_ALL = 10.0
@@ -60,8 +62,9 @@ class Worker:
         self._lease = Lease(link, lease, lost=self._lease_lost, back=self._lease_back, load=self._load)
         self._look = asyncio.Event()
         self._turns = Turns(link, bodies.executors, bodies.tasks)
+        self._refusals = Refusals()
         self._ledger = Ledger(
-            link, telemetry, settled=self._settled, completed=self._stir, takes=self._turns.takes
+            link, telemetry, self._refusals, settled=self._settled, completed=self._stir, takes=self._turns.takes
         )  # fmt: skip
         self._notes = Notes(link, capture=capture)
         self._attempts = Attempts(
@@ -69,7 +72,7 @@ class Worker:
             noted=self._notes.ended, turn=self._turns.run_turn, turns=self._turns.begin_soon,
         )  # fmt: skip
         self._lanes = Lanes(link, self._attempts, self._ledger, telemetry, slots=slots, unheard=self._look.set)
-        self._turns.live_in(Hosted(link, self._lanes, self._attempts, self._ledger, telemetry))
+        self._turns.live_in(Hosted(link, self._lanes, self._attempts, self._ledger, telemetry), self._refusals)
         self._stopping = False
         self._gone = asyncio.Event()
 
@@ -165,8 +168,8 @@ class Worker:
         self._lanes.close()
         self._attempts.end_all(Released())
 
-    def _load(self) -> tuple[int, int]:
-        return len(self._attempts.known), self._lanes.claimed
+    def _load(self) -> tuple[int, int, Unrecorded | None]:
+        return len(self._attempts.known), self._lanes.claimed, self._refusals.told
 
     def _lease_back(self) -> None:
         self._lanes.open()

@@ -6,13 +6,16 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from stepwell.model.errors import ClaimLost, Unavailable
+from stepwell.model.errors import ClaimLost, StepwellError, Unavailable
 from stepwell.model.ids import RunId, new_claim_id
+from stepwell.model.raised import Fatal
 from stepwell.model.states import State
 from stepwell.model.turn import Advance, Advanced, News
 from stepwell.telemetry import log
 from stepwell.worker.desk import Host, TurnLink, Wrote
+from stepwell.worker.link import DataRefused, NotRecorded
 from stepwell.worker.together import Later, Together, Told
+from stepwell.worker.unrecorded import MOST, Refusals, why
 
 BUSY, PAUSE = 20, 0.008
 """Beside more than so many other writes, one that completes its run waits so many seconds for others that do."""
@@ -22,12 +25,13 @@ class Writes:
     def __init__(self, link: TurnLink) -> None:
         self._link = link
         self._host: Host
+        self._refusals: Refusals
         self._together: Together[Advance, Wrote] = Together(self._write_all)
         self._ends: Together[Advance, Wrote] = Together(self._write_all, pause=self._pause)
         """Of those that only complete: a statement of their own, which costs much more than one of them."""
 
-    def live_in(self, host: Host) -> None:
-        self._host = host
+    def live_in(self, host: Host, refusals: Refusals) -> None:
+        self._host, self._refusals = host, refusals
 
     def ask(self, advance: Advance, told: Told[Wrote]) -> None:
         if advance.tx is not None:
@@ -58,7 +62,15 @@ class Writes:
             return (await self._advance([advance]))[0]
         except Unavailable as error:
             log.warning("the transaction of a step of %s lost its answer: %s", advance.claim.name, error)
-            return await self._write_alone(advance, repeat=False)
+        except DataRefused as error:
+            return _never_stored(error)
+        except NotRecorded as error:
+            try:
+                # What the step wrote is gone: another turn does it again.
+                await self._wait(advance, error.cause, before=advance.claim.attempt - 1)
+            finally:
+                self._refusals.forget(advance.claim)
+        return await self._write_alone(advance, repeat=False)
 
     async def _write_all(self, advances: Sequence[Advance]) -> Sequence[Later[Wrote] | BaseException]:
         """Those that take one statement, as they only record something or only complete, do not wait for the others."""
@@ -101,6 +113,21 @@ class Writes:
 
     async def _write_alone(self, advance: Advance, *, repeat: bool = True) -> Wrote | BaseException:
         """A write that may have happened, and if not happens now, if it can be repeated."""
+        try:
+            return await self._until_written(advance, repeat=repeat)
+        finally:
+            self._refusals.forget(advance.claim)
+
+    async def _wait(self, advance: Advance, error: Exception, *, before: int = 0) -> None:
+        """The write failed, and its data is not to blame: the claim is kept, and it is tried again."""
+        pause = self._refusals.add(advance.claim, error, before=before)
+        log.error(
+            "a turn of %s %s cannot be written, and is tried again in %g s: %s",
+            advance.claim.name, advance.claim.id, pause, why(error),
+        )  # fmt: skip
+        await asyncio.sleep(pause)
+
+    async def _until_written(self, advance: Advance, *, repeat: bool) -> Wrote | BaseException:
         claim = advance.claim
         refused: Exception | None = None
         while True:
@@ -120,11 +147,20 @@ class Writes:
                 return (await self._advance([advance]))[0]
             except Unavailable:
                 continue
-            except Exception as error:
+            except DataRefused as error:
+                refused = _never_stored(error)
+            except StepwellError as error:
                 refused = error
+            except Exception as error:
+                await self._wait(advance, error)
 
 
 _NOTHING: frozenset[RunId] = frozenset()
+
+
+def _never_stored(refused: DataRefused) -> Fatal:
+    """The end of a turn that another turn could only repeat."""
+    return Fatal(f"what the workflow asked for cannot be stored: {why(refused.cause)}")
 
 
 def _lost(advance: Advance) -> ClaimLost:
@@ -132,12 +168,19 @@ def _lost(advance: Advance) -> ClaimLost:
 
 
 async def patiently(ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """What is only asked can be asked again, for as long as it takes: without a lease the turn is ended anyway."""
+    """Ask again for as long as it takes, whatever the database has against it: no run fails for a look, and without a
+    lease the turn is ended anyway."""
     pause = 0.05
     while True:
         try:
             return await ask()
         except Unavailable as error:
             log.warning("turns wait for the database: %s", error)
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, 1.0)
+            most = 1.0
+        except StepwellError:
+            raise
+        except Exception as error:
+            log.error("turns cannot look at the database: %s", why(error))
+            most = MOST
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, most)

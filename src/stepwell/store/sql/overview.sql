@@ -14,6 +14,14 @@ select clock_timestamp() as clock,
        (select extract(epoch from clock_timestamp() - min(a.xact_start))::float8 from pg_stat_activity a
          where a.backend_type = 'client backend') as oldest_transaction;
 
+-- name: unrecorded_outcomes
+-- Workers whose writes are refused, the one with the oldest trouble first.
+select w.name, w.unrecorded as outcomes, w.unrecorded_since as since, w.unrecorded_why as why
+  from stepwell.workers w
+ where w.unrecorded > 0
+   and w.lease_until > stepwell.now()
+ order by w.unrecorded_since, w.id;
+
 -- name: work_facts
 -- One row about the work: who is there to do it, and how long it has waited. The oldest is the first of its queue, its
 -- key and its priority: found by skipping from one to the next, as far as that and counting are worth it.

@@ -317,6 +317,9 @@ create table stepwell.workers (
     stopped_at timestamp with time zone,
     names text[],
     versions jsonb,
+    unrecorded integer default 0 not null,
+    unrecorded_since timestamp with time zone,
+    unrecorded_why text,
     constraint workers_pkey PRIMARY KEY (id),
     constraint slots_are_positive CHECK ((slots > 0))
 ) with (fillfactor=50);

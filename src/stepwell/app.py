@@ -49,6 +49,7 @@ from stepwell.services.reaper import Reaper
 from stepwell.services.service import Services
 from stepwell.services.teller import Teller
 from stepwell.store import embedded, migrate
+from stepwell.store.namespace import Home, namespace_of
 from stepwell.store.pool import Database
 from stepwell.store.statements import checked_schema
 from stepwell.sync import Portal
@@ -103,6 +104,7 @@ class App(Registering):
         self.definitions = Definitions()
         self.telemetry = Telemetry()
         self.portal = Portal(self)
+        self._home = Home(self.settings.dsn, self.settings.schema)
         self._capture = checked_level(capture_logs)
         self._may_migrate = migrate
         self._openings: dict[asyncio.AbstractEventLoop, Opening] = {}
@@ -213,6 +215,7 @@ class App(Registering):
                 await migrate.migrate(database)
             else:
                 await migrate.require_current(database)
+            self._home.opened(dsn, await namespace_of(database, self.settings.schema))
         except BaseException:
             await database.close()
             await asyncio.to_thread(self._let_go)
@@ -279,7 +282,7 @@ class App(Registering):
 
     def within(self, tx: object) -> Within:
         """The verbs in a transaction of yours. The app need not be open for them."""
-        return Within(tx, self.settings.schema)
+        return Within(tx, self.settings.schema, self._home)
 
     @property
     def desk(self) -> Desk:

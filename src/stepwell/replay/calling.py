@@ -8,6 +8,7 @@ takes less. It is told and cancelled in the same order of callbacks as a task of
 from __future__ import annotations
 
 import asyncio
+import inspect
 import warnings
 from collections.abc import Coroutine, Generator
 from contextvars import Context, copy_context
@@ -40,7 +41,7 @@ class Callee(Protocol):
 class Calling(Coroutine[Any, Any, R], MakesItsTask, Generic[R]):
     """A call that was made. It begins when it is awaited, as that of an `async def` does."""
 
-    __slots__ = ("_args", "_begun", "_callee", "_inner", "_kwargs", "_replay")
+    __slots__ = ("_args", "_begun", "_callee", "_inner", "_kwargs", "_replay", "waits")
 
     def __init__(self, callee: Callee, replay: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._callee = callee
@@ -49,6 +50,8 @@ class Calling(Coroutine[Any, Any, R], MakesItsTask, Generic[R]):
         self._kwargs = kwargs
         self._begun = False
         self._inner: Coroutine[Any, Any, R] | None = None
+        self.waits = False
+        """Its task has issued it, and has not ended."""
 
     def __await__(self) -> Generator[Any, Any, R]:
         return self._coroutine().__await__()
@@ -86,6 +89,21 @@ class Calling(Coroutine[Any, Any, R], MakesItsTask, Generic[R]):
 
     async def _run(self) -> R:
         return self.decode(await self.issue())
+
+    cr_running = False  # with the next three, inspect.getcoroutinestate tells of it as of any coroutine
+
+    @property
+    def cr_suspended(self) -> bool:
+        inner: Any = self._inner
+        return self.waits if inner is None else inspect.getcoroutinestate(inner) == inspect.CORO_SUSPENDED
+
+    @property
+    def cr_frame(self) -> Any:
+        return getattr(self._inner, "cr_frame", None)
+
+    @property
+    def cr_await(self) -> Any:
+        return getattr(self._inner, "cr_await", None)
 
     def __repr__(self) -> str:
         return f"<call of {self._callee.name}>"
@@ -131,6 +149,7 @@ class CallTask(Called, EndsItself, Generic[R]):
     def _callback(self) -> None:
         """Its turn in the line has come."""
         told = self._told
+        self._calling.waits = False
         if self._asked:
             super(Called, self).cancel()
         elif told is None:
@@ -148,7 +167,7 @@ class CallTask(Called, EndsItself, Generic[R]):
     def _begin(self) -> None:
         try:
             self._calling.issue(self)
-            self._begun = True
+            self._begun = self._calling.waits = True
         except BaseException as error:
             self._fail(error)
         else:
@@ -190,6 +209,15 @@ class CallTask(Called, EndsItself, Generic[R]):
 
     # -- as a task
 
+    @property
+    def _must_cancel(self) -> bool:
+        return self._asked
+
+    @property
+    def _fut_waiter(self) -> asyncio.Future[Any] | None:
+        """What it waits for, as anyio asks: nothing before it is issued, and what is done once it was answered."""
+        return self if self._begun else None if self._told is None else _DONE
+
     def get_coro(self) -> Calling[R]:
         return self._calling
 
@@ -214,3 +242,12 @@ class CallTask(Called, EndsItself, Generic[R]):
 
     def print_stack(self, *, limit: int | None = None, file: Any = None) -> None:
         print(repr(self), file=file)
+
+
+class _Done(asyncio.Future[Any]):
+    def done(self) -> bool:
+        return True
+
+
+_DONE = _Done.__new__(_Done)
+"""A future that belongs to no loop, and is done."""

@@ -18,7 +18,7 @@ import gc
 import sys
 from asyncio import events
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import Context
 from typing import Any, Protocol, TypeVar
@@ -75,6 +75,10 @@ GONE = _Gone()
 """Whoever is let go of must not be held in a circle: it would stay until circles are looked for, and that is seldom."""
 
 
+kept_by_task: list[MutableMapping[Any, Any]] = []
+"""What libraries keep for each task until its callbacks have run. Those of a task that is evicted never run: without
+its removal the task would be kept for ever."""
+
 Before = tuple[asyncio.AbstractEventLoop | None, bool, asyncio.Task[Any] | None]
 """Which loop ran here, whether garbage was collected, and in which task it was."""
 
@@ -102,6 +106,13 @@ class Loop(asyncio.AbstractEventLoop):
         """Callbacks that are run at a time, if not all there are: `run_until_idle` may leave more."""
         self.ran = 0
         """Whole stretches of them since the last event."""
+        self._scopes = 0
+        """How many cancel scopes of anyio's were made."""
+        self._tries: dict[int, int] = {}
+        """By the number of a cancel scope: how often it has tried again since the last event."""
+        self._held: list[asyncio.Handle] = []
+        """Handles that are run after the next event."""
+        self._forgotten: list[asyncio.Task[Any]] = []
 
     def seed(self, seed: int) -> None:
         """Sets hashes apart from those of other loops: there are sets of everyone's tasks. Their lowest bits count
@@ -196,6 +207,27 @@ class Loop(asyncio.AbstractEventLoop):
         self._seq += 1
         return self._seq
 
+    def next_scope(self) -> int:
+        self._scopes += 1
+        return self._scopes
+
+    def tries_again(self, scope: int, handle: asyncio.Handle, most: int) -> None:
+        """Hold this handle, the last in the line, until the next event if its scope has tried so often after this one:
+        more of it would change nothing."""
+        if not self.line or self.line[-1] is not handle:
+            return
+        tries = self._tries[scope] = self._tries.get(scope, 0) + 1
+        if tries > most:
+            self._held.append(self.line.pop())
+
+    def begin_event(self) -> None:
+        """Count anew what happens after an event, and run what was held until then, behind what the event woke."""
+        self.ran = 0
+        if self._tries:
+            self._tries.clear()
+            self.line.extend(self._held)
+            self._held.clear()
+
     def wind_up(self) -> list[asyncio.Task[Any]]:
         """As asyncio.run does: what is left ends with the workflow, and may clean up. Those to be waited for now."""
         left = self.tasks
@@ -209,24 +241,34 @@ class Loop(asyncio.AbstractEventLoop):
         """Close all code where it stands. `finally` runs, as far as it awaits nothing; nothing is cancelled, as that
         is something that code may answer."""
         self.line.clear()
+        self._held.clear()
         if self.tasks or self.has_generators:
             self.call_soon(self._end_all)
             with suppress(NeverWaits):
                 self.run_until_idle(0.0)
-        self._tasks = {}  # those that had ended, too: they hold this loop
+        self._forget_tasks()  # those that had ended, too: they hold this loop
         if self._begun:
             # One that was neither closed nor has ended, held by an error perhaps, is still ours when it is let go of.
             alive = {id(each) for each in (self._generators or {}).values() if each.ag_frame is not None}
             generators.forget([identity for identity in self._begun if identity not in alive], self)
         self._closed = True
         self.driver = GONE
+        for states in kept_by_task:
+            for task in self._forgotten:
+                states.pop(task, None)
+        self._forgotten.clear()
+
+    def _forget_tasks(self) -> None:
+        if kept_by_task:
+            self._forgotten.extend(self._tasks.values())
+        self._tasks = {}
 
     def _end_all(self) -> None:
         suspended = self._take_suspended()
         for _ in range(_TIMES):  # what is ended may make others, and those again
             if not (tasks := self.tasks):
                 break
-            self._tasks = {}
+            self._forget_tasks()
             for task in tasks:
                 if isinstance(task, EndsItself):
                     task.end()

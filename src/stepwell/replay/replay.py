@@ -32,6 +32,7 @@ from stepwell.replay.futures import DurableTimer
 from stepwell.replay.loop import Loop, NeverWaits
 from stepwell.replay.places import line_of_user
 from stepwell.replay.rollback import Rollback
+from stepwell.replay.scopes import order_scopes
 from stepwell.replay.signals import Receiving, Signals
 from stepwell.replay.timers import Timers, moment
 from stepwell.replay.updates import Updates
@@ -39,6 +40,7 @@ from stepwell.replay.updates import Updates
 __all__ = ["About", "Called", "Code", "ContinueAsNew", "Evicted", "Replay"]
 
 ordered.put_in_order()
+order_scopes()
 
 _AT_ONCE = frozenset({EventType.STATE_PUBLISHED, EventType.VERSION_MARKED})
 """Commands that nobody waits for: their line is the one that is run."""
@@ -163,12 +165,13 @@ class Replay:
     def _deliver(self, event: Event, more: Iterator[Event] | None = None) -> None:
         if self._issued or self.ended is not None:
             raise mismatch(self.about, event, self._issued[0] if self._issued else self.ended)
-        self._heard, self._told, self.loop.ran = self._number, event.idx, 0
+        self._heard, self._told = self._number, event.idx
         if event.at > self.now:
             self.now = event.at
         act = _ARRIVALS.get(event.type)
         if act is not None:  # else it is of a newer version, and nothing to do with the code
             act(self, event)
+            self.loop.begin_event()
             self._go_on(None if more is None else partial(self._deliver_next, act, more))
 
     def _deliver_next(self, act: Callable[[Replay, Event], None], more: Iterator[Event]) -> bool:
@@ -179,8 +182,9 @@ class Replay:
         event = next(more, None)
         if event is None:
             return False
-        self._heard, self._told, self.loop.ran = self._number, event.idx, 0
+        self._heard, self._told = self._number, event.idx
         act(self, event)
+        self.loop.begin_event()
         return True
 
     def _begin(self, event: Event) -> None:

@@ -4,7 +4,6 @@ version 4 by a process of its own."""
 from __future__ import annotations
 
 import asyncio
-import gc
 import random
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
@@ -13,6 +12,7 @@ from typing import Any
 import anyio
 from anyio import CancelScope, create_task_group, move_on_after
 
+from stepwell import App
 from tests.replay.driver import NEVER, Takes, World, event_by_event, step, task, told_again, whole
 
 ANSWERS = {"slow": Takes(3, "slow"), "b": Takes(1, "b"), "never": NEVER, "undo": Takes(2, "undone")}
@@ -107,11 +107,20 @@ async def _undoes() -> Any:
     return await task("undo")
 
 
+app = App()
+
+
+@app.task(name="slow")
+async def ours(number: int) -> str:
+    return "slow" * number
+
+
 @case(["b", "slow"])
 async def starts_a_task_of_ours_in_a_group() -> Any:
     async with create_task_group() as group:
         group.start_soon(task, "b")
-        group.start_soon(task, "slow")
+        group.start_soon(ours, 1)
+        group.start_soon(ours, 2, name="named")
     return [await task("b"), await task("slow")]
 
 
@@ -161,13 +170,13 @@ def world() -> World:
     return World(ANSWERS)
 
 
-def elsewhere(told: Any, times: int = 25) -> None:
+def elsewhere(told: Any, times: int = 8) -> None:
     """Tell it again with the memory in other disorder each time, as it is in another process."""
     for seed in range(times):
         held = _scattered(seed)
         whole(told)
         del held
-        if seed % 5 == 0:
+        if seed % 4 == 0:
             held = _scattered(seed + 1000)
             event_by_event(told)
             del held
@@ -176,11 +185,10 @@ def elsewhere(told: Any, times: int = 25) -> None:
 def _scattered(seed: int) -> list[Any]:
     """Take all memory of the sizes that scopes and tasks have, and give back places in no order."""
     chance = random.Random(seed)
-    places = [[bytearray(1) and bytes(size) for _ in range(400)] for size in range(40, 500, 16)]
+    places = [[bytes(size) for _ in range(200)] for size in range(40, 500, 16)]
     for of_a_size in places:
         chance.shuffle(of_a_size)
-        del of_a_size[:200]
-    gc.collect()
+        del of_a_size[:100]
     return places
 
 

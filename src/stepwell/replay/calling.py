@@ -15,7 +15,7 @@ from contextvars import Context, copy_context
 from typing import Any, Generic, Protocol, TypeVar
 
 from stepwell.replay.called import Called
-from stepwell.replay.futures import EndsItself, MakesItsTask
+from stepwell.replay.futures import EndsItself, MakesItsTask, name_of_task
 from stepwell.replay.loop import Loop
 
 R = TypeVar("R")
@@ -67,11 +67,11 @@ class Calling(Coroutine[Any, Any, R], MakesItsTask, Generic[R]):
         if self._inner is not None:
             self._inner.close()
 
-    def make_task(self, loop: Loop, name: str | None, context: Context | None) -> CallTask[R]:
+    def make_task(self, loop: Loop, name: object, context: Context | None, *, eager: bool) -> CallTask[R]:
         if self._begun:
             raise RuntimeError(_AGAIN)
         self._begun = True
-        return CallTask(self, loop, name, context)
+        return CallTask(self, loop, name, context, eager=eager)
 
     def issue(self, by: Called | None = None) -> Called:
         return self._callee._issue(self._replay, self._args, self._kwargs, by)
@@ -121,20 +121,22 @@ class CallTask(Called, EndsItself, Generic[R]):
     """
 
     __slots__ = (
-        "_asked", "_begun", "_calling", "_cancels", "_context", "_first_seq", "_log_destroy_pending", "_named", "_told",
+        "_asked", "_begun", "_calling", "_cancels", "_context", "_log_destroy_pending", "_named", "_told",
         "maker",
     )  # fmt: skip
     _cancelled = False
     _args = ()
 
-    def __init__(self, calling: Calling[R], loop: Loop, name: str | None, context: Context | None) -> None:
+    def __init__(
+        self, calling: Calling[R], loop: Loop, name: object, context: Context | None, *, eager: bool = False
+    ) -> None:
         self.seq = loop.next_seq()
         asyncio.Future.__init__(self, loop=loop)
         self.issuer = None
         self.maker = loop.current_task()
         self._calling = calling
         self._context = copy_context() if context is None else context
-        self._named, self._first_seq = name, loop.first_seq
+        self._named = loop.name_task(name)
         self._begun = False
         """It was issued, and is not answered."""
         self._told: bytes | BaseException | None = None
@@ -144,7 +146,10 @@ class CallTask(Called, EndsItself, Generic[R]):
         self._log_destroy_pending = True
         if REGISTERED:
             asyncio.tasks._register_task(self)  # type: ignore[arg-type]  # as one, for asyncio.all_tasks
-        loop.ready(self)
+        if eager:
+            self._context.run(self._callback)
+        else:
+            loop.ready(self)
 
     def _callback(self) -> None:
         """Its turn in the line has come."""
@@ -225,7 +230,7 @@ class CallTask(Called, EndsItself, Generic[R]):
         return self._context
 
     def get_name(self) -> str:
-        return self._named or f"task-{self.seq - self._first_seq}"
+        return name_of_task(self._named)
 
     def set_name(self, value: object) -> None:
         self._named = str(value)

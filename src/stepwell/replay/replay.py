@@ -247,7 +247,7 @@ class Replay:
         known = self._ahead.run_ids.get(number) if self.replaying else None
         start.id = run_id = RunId(known) if known else self._ids.id(number, self.now)
         start.node = str(number)
-        at = asyncio.current_task(self.loop) if by is None else by.maker
+        at = self.loop.asks() if by is None else by.maker
         command = Command(type, number, start.terms.name, run_id, takes, start=start, line=at)
         if not self.evicting:
             self._issued.append(command)
@@ -261,7 +261,7 @@ class Replay:
     def step(self, step: Any, input: bytes) -> Called:
         """A step, awaited. Only its end is recorded."""
         number = self._number = self._number + 1
-        call = StepCall(number, step.name, step, input, asyncio.current_task(self.loop))
+        call = StepCall(number, step.name, step, input, self.loop.asks())
         if not self.evicting:
             self._steps[number] = call
         called = self._calls[number] = Called(self.loop, call, self)
@@ -295,9 +295,7 @@ class Replay:
     def _issue(self, type: EventType, **details: Any) -> Command:
         """Of code that is being ended, nothing comes of it: it is left waiting, and ended there."""
         self._number += 1
-        command = Command(
-            type, self._number, line=line_of_user() if type in _AT_ONCE else asyncio.current_task(self.loop), **details
-        )
+        command = Command(type, self._number, line=line_of_user() if type in _AT_ONCE else self.loop.asks(), **details)
         if not self.evicting:
             self._issued.append(command)
         return command

@@ -97,6 +97,8 @@ class Event(Struct, eq=False):
     """Of what was sent from outside: who sends it again sends nothing new."""
     more: bool | None = None
     """Of a command: it was written before the code had issued all that it asked for upon the same arrival."""
+    together: bool | None = None
+    """Of TimerFired and SignalTimedOut: the next event is of the same moment, and the code runs upon both."""
 
 
 @dataclass(frozen=True, slots=True)

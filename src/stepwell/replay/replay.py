@@ -83,6 +83,8 @@ class Replay:
         self._marked: set[str] = set()
         self.replaying = False
         self.evicting = False
+        self._gathers = False
+        """Timers were made ready, and the code has not run upon them."""
         self.cancel_requested = False
         self._main: asyncio.Task[bytes] | None = None
         self._leaving: list[asyncio.Task[Any]] = []
@@ -172,7 +174,11 @@ class Replay:
         if act is not None:  # else it is of a newer version, and nothing to do with the code
             act(self, event)
             self.loop.begin_event()
-            self._go_on(None if more is None else partial(self._deliver_next, act, more))
+        if event.together:
+            self._gathers = True  # the code runs upon the next event
+        elif act is not None or self._gathers:
+            self._gathers = False
+            self._go_on(None if more is None or act is None else partial(self._deliver_next, act, more))
 
     def _deliver_next(self, act: Callable[[Replay, Event], None], more: Iterator[Event]) -> bool:
         """Whether there is another, of which it can be told at once."""

@@ -28,6 +28,7 @@ class _Details(msgspec.Struct, omit_defaults=True):
     version: str | None = None
     id: UUID | None = None
     more: bool | None = None
+    together: bool | None = None
 
 
 class _Call(msgspec.Struct, omit_defaults=True):
@@ -66,6 +67,7 @@ def details(event: Event) -> bytes:
     packed = _Details(
         event.command, event.name, event.run_id, event.takes, state=event.state, attempt=event.attempt,
         when=event.when, version=event.version, id=event.id, more=event.more,
+        together=event.together,
     )  # fmt: skip
     if event.value is not None:
         packed.value = msgspec.Raw(event.value)
@@ -92,7 +94,7 @@ def made(idx: int, type: str, at: datetime, data: bytes) -> Event:
         bytes(has.value) or None, rows.error(bytes(has.error) or None),
         has.state, has.attempt, has.when,
         None if has.signals is None else tuple((name, bytes(value)) for name, value in has.signals),
-        has.version, has.id, has.more,
+        has.version, has.id, has.more, has.together,
     )  # fmt: skip
 
 

@@ -65,7 +65,7 @@ def test_cancellation_by_anyio_is_the_same_wherever_its_scopes_are_in_memory(nam
 
 def test_the_oldest_anyio_works_as_the_newest_does(oldest: Path) -> None:
     script = f"from tests.replay.anyio_workflows import tell_all; tell_all({OLDEST!r})"
-    told_in_a_process(script, PYTHONPATH=str(oldest))
+    told_in_a_process(script, PYTHONPATH=os.pathsep.join([str(oldest), os.environ.get("PYTHONPATH", "")]))
 
 
 def test_anyio_may_be_loaded_before_us_or_by_the_workflow() -> None:

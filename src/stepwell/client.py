@@ -18,7 +18,7 @@ from stepwell.model.explanation import Explanation
 from stepwell.model.ids import RunId, new_run_id
 from stepwell.model.notes import LogLine, Progress
 from stepwell.model.queue import Limits, QueueInfo
-from stepwell.model.run import Attempt, Filter, Finished, Page, RunInfo
+from stepwell.model.run import Attempt, Filter, Finished, Glimpse, Page, RunInfo
 from stepwell.model.start import Start, are_debounced
 from stepwell.model.turn import Consequences
 from stepwell.model.worker import WorkerInfo
@@ -176,6 +176,10 @@ class Client:
 
     async def id_by_key(self, key: str) -> UUID:
         return await patiently(lambda _again: reads.id_by_key(self._database, key))
+
+    async def glimpses(self, first: UUID, last: UUID, *, limit: int) -> list[Glimpse]:
+        """The newest runs whose ids lie in this range, both ends included."""
+        return await patiently(lambda _again: reads.glimpses(self._database, first, last, limit=limit))
 
     async def attempts(self, run_id: UUID) -> list[Attempt]:
         return await patiently(lambda _again: reads.attempts(self._database, run_id))

@@ -133,6 +133,10 @@ BULK = {
         "matching_finished_runs", 500, 500, FINISHED,
         lambda ids: matching(since=datetime.now(UTC).replace(hour=6) - timedelta(days=1), error=None),
     ),
+    "runs whose ids begin so": case(
+        "runs_between", 6, 200, f"runs_pkey {FINISHED}",
+        lambda ids: {"first": NOTHING, "last": ids.pending[-1], "limit": 6},
+    ),
     "list runs": case("list_runs", 51, 350, f"runs_pkey {FINISHED}", lambda ids: listing(ids.pending[0])),
     "list runs that hardly match": case(
         "list_runs", 1, 5600, f"runs_pkey {FINISHED}",

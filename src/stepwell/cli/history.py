@@ -14,6 +14,7 @@ from stepwell.cli.exported import packed
 from stepwell.cli.options import as_json as json_option
 from stepwell.cli.options import on_database, open_app
 from stepwell.cli.printing import echo_json, json_text, local
+from stepwell.cli.run_named import run_named
 from stepwell.cli.tables import Heads, echo_table
 from stepwell.model.events import HistoryEvent
 from stepwell.model.run import RunInfo
@@ -61,7 +62,7 @@ def history(
 
 async def _ask(app: App, name: str) -> tuple[RunInfo, list[HistoryEvent]]:
     async with reached(app):
-        run = app.run(name)
+        run = await run_named(app, name)
         return await run.info(), await run.history()
 
 

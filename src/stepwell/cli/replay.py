@@ -15,6 +15,7 @@ from stepwell.cli.loading import load_app
 from stepwell.cli.options import as_json as json_option
 from stepwell.cli.options import on_database, open_app
 from stepwell.cli.printing import echo_json, plain
+from stepwell.cli.run_named import run_named
 from stepwell.cli.telling import Told, debug, tell
 from stepwell.model.commands import described
 from stepwell.model.errors import Nondeterminism, UnknownName, WrongUse
@@ -73,7 +74,7 @@ def workflow_of(app: App, name: str) -> Workflow[..., Any]:
 
 async def _fetch(app: App, name: str) -> History:
     async with reached(app):
-        run = app.run(name)
+        run = await run_named(app, name)
         info = await run.info()
         if info.kind != "workflow":
             raise WrongUse(f"{info.name} {info.id} is a {info.kind}: only a workflow has a history")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 import click
 
@@ -15,6 +14,7 @@ from stepwell.cli.filters import filtered
 from stepwell.cli.options import as_json as json_option
 from stepwell.cli.options import on_database, open_app
 from stepwell.cli.printing import echo_json, facts, local
+from stepwell.cli.run_named import run_named
 from stepwell.cli.screen import EVERY, follow, follow_as_json, until_interrupted
 from stepwell.cli.tables import Heads, drawn, echo_table
 from stepwell.model.ids import made_at
@@ -36,7 +36,7 @@ HEADS = Heads(
 @click.command()
 @filtered(list(State))
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
-@click.option("--after", type=click.UUID, metavar="RUN", help="Those older than this run: the next page.")
+@click.option("--after", metavar="RUN", help="Those older than this run: the next page.")
 @click.option("--watch", is_flag=True, help="Keep the list up to date, until Ctrl-C.")
 @json_option
 @on_database
@@ -85,7 +85,7 @@ async def _watch(app: App, which: dict[str, Any], *, as_json: bool) -> None:
 
 async def _page(app: App, which: dict[str, Any], *, within: float) -> Page:
     states: Sequence[str] = which["state"]
-    after: UUID | None = which["after"]
+    after = None if which["after"] is None else (await (await run_named(app, which["after"])).info()).id
     rest = {name: value for name, value in which.items() if name not in ("state", "after")}
     return await app.runs(state=list(states) or None, after=after, within=within, **rest)
 

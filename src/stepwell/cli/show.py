@@ -15,6 +15,7 @@ from stepwell.cli.explain import lines_of
 from stepwell.cli.options import as_json as json_option
 from stepwell.cli.options import on_database, open_app
 from stepwell.cli.printing import coloured, echo_json, facts, json_text, local, plain, size
+from stepwell.cli.run_named import run_named
 from stepwell.cli.workflow_parts import Parts, lines_of_parts, parts_of, plain_parts
 from stepwell.model.explanation import Explanation
 from stepwell.model.notes import Progress, Usage
@@ -27,7 +28,10 @@ from stepwell.model.worker import WorkerInfo
 @json_option
 @on_database
 def show(run: str, *, as_json: bool, dsn: str | None, schema: str | None, home: str | None) -> None:
-    """Show a run, named by its id or key, with its attempts, where they ran, and their errors."""
+    """Show a run with its attempts, where they ran, and their errors.
+
+    RUN is its id, the beginning of its id, or its key.
+    """
     shown = run_async(_ask(open_app(dsn, schema, home), run))
     if as_json:
         echo_json(_plainly(shown))
@@ -58,7 +62,7 @@ class Shown:
 
 async def _ask(app: App, name: str) -> Shown:
     async with reached(app):
-        run = app.run(name)
+        run = await run_named(app, name)
         info, why, progress = await run.info(), await run.explain(), await run.progress()
         attempts = await run.attempts()
         seen = await app.workers(list({attempt.worker for attempt in attempts})) if attempts else []

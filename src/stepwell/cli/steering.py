@@ -14,6 +14,7 @@ from stepwell.cli.options import as_json as json_option
 from stepwell.cli.options import length, on_database, open_app
 from stepwell.cli.printing import echo_json, json_text, plain
 from stepwell.cli.queues import whoami
+from stepwell.cli.run_named import run_named
 from stepwell.cli.start import Input, input_of
 from stepwell.handle import Run
 
@@ -106,7 +107,7 @@ def fork(run: str, *, at: int, as_json: bool, dsn: str | None, schema: str | Non
 
 async def _ask(app: App, name: str, ask: Ask) -> tuple[Run[Any], Any]:
     async with reached(app):
-        run = app.run(name)
+        run = await run_named(app, name)
         answer = await ask(run)
         return run, answer
 

@@ -12,7 +12,7 @@ import msgspec
 from stepwell.engine import notes
 from stepwell.model.errors import NotFound
 from stepwell.model.pins import plain_name
-from stepwell.model.run import Attempt, Filter, Finished, Page, RunInfo
+from stepwell.model.run import Attempt, Filter, Finished, Glimpse, Page, RunInfo
 from stepwell.model.states import State
 from stepwell.store import rows
 from stepwell.store.pool import Row, Tx
@@ -41,6 +41,12 @@ async def id_by_key(tx: Tx, key: str) -> UUID:
         raise NotFound("key", key)
     run_id: UUID = found[0]["run_id"]
     return run_id
+
+
+async def glimpses(tx: Tx, first: UUID, last: UUID, *, limit: int) -> list[Glimpse]:
+    """The newest runs whose ids lie in this range."""
+    found = await tx.rows("runs_between", first=first, last=last, limit=limit)
+    return [Glimpse(row["id"], row["name"], State(row["state"]), row["created_at"]) for row in found]
 
 
 async def attempts(tx: Tx, run_id: UUID) -> list[Attempt]:

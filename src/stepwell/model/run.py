@@ -79,6 +79,16 @@ class RunInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Glimpse:
+    """A run by what people tell it from others by."""
+
+    id: UUID
+    name: str
+    state: State
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Attempt:
     """One attempt of a run. `outcome` is a final state, "running", or failed, snoozed or released."""
 

@@ -3,6 +3,15 @@
 -- name: run_by_id
 select * from stepwell.all_runs r where r.id = :id::uuid;
 
+-- name: runs_between
+-- The newest runs whose ids lie in this range, both ends included.
+select r.id, r.name, r.state, r.created_at
+  from stepwell.all_runs r
+ where r.id >= :first::uuid
+   and r.id <= :last::uuid
+ order by r.id desc
+ limit :limit;
+
 -- name: first_version
 -- Of the code that a workflow began with.
 select e.data ->> 'version' as version from stepwell.events e where e.run_id = :id::uuid and e.idx = 1;

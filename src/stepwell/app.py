@@ -150,19 +150,21 @@ class App(Registering):
         tags: Mapping[str, Any] | None = None,
         error: str | None = None,
         since: datetime | None = None,
+        blocked: bool = False,
         limit: int = 50,
         after: UUID | str | None = None,
         within: Duration | None = None,
     ) -> Page:
         """Runs, newest first. `page.next` goes into `after=` for the page that follows.
 
-        With a filter that few match, all that are kept may have to be looked at. `since=` bounds that, and so does
-        `within=`: after that long the page has what was found, and `next` goes on from there.
+        `blocked=True` lists the workflows whose code does not fit their history. With a filter that few match, all
+        that are kept may have to be looked at. `since=` bounds that, and so does `within=`: after that long the page
+        has what was found, and `next` goes on from there.
         """
         if not 1 <= limit <= 1000:
             raise InvalidSetting("limit", limit, "1 to 1000")
         tagged = None if tags is None else dict(checked_mapping("tags", tags))
-        which = Filter(_states(state), name, queue, kind, tagged, error, since)
+        which = Filter(_states(state), name, queue, kind, tagged, error, since, blocked)
         patience = None if within is None else positive("within", within)
         return await self._opening.client.runs(which, limit=limit, after=_page_end(after), within=patience)
 

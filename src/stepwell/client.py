@@ -18,7 +18,7 @@ from stepwell.model.explanation import Explanation
 from stepwell.model.ids import RunId, new_run_id
 from stepwell.model.notes import LogLine, Progress
 from stepwell.model.queue import Limits, QueueInfo
-from stepwell.model.run import Attempt, Filter, Finished, Glimpse, Page, RunInfo
+from stepwell.model.run import Attempt, Filter, Finished, Glimpse, Page, RunInfo, Waits
 from stepwell.model.start import Start, are_debounced
 from stepwell.model.turn import Consequences
 from stepwell.model.worker import WorkerInfo
@@ -180,6 +180,10 @@ class Client:
     async def glimpses(self, first: UUID, last: UUID, *, limit: int) -> list[Glimpse]:
         """The newest runs whose ids lie in this range, both ends included."""
         return await patiently(lambda _again: reads.glimpses(self._database, first, last, limit=limit))
+
+    async def waits(self, ids: Sequence[UUID]) -> dict[UUID, Waits]:
+        """What those of these runs that are live wait for."""
+        return await patiently(lambda _again: reads.waits(self._database, ids))
 
     async def attempts(self, run_id: UUID) -> list[Attempt]:
         return await patiently(lambda _again: reads.attempts(self._database, run_id))

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
 import click
 
+from stepwell.cli import standstill
 from stepwell.cli.connection import database_of, place_of, run_async, say_if_new
 from stepwell.cli.exits import Exit
 from stepwell.cli.options import as_json as json_option
 from stepwell.cli.options import on_database
 from stepwell.cli.printing import age, echo_json, plain
+from stepwell.cli.standstill import Finding
 from stepwell.config import Settings, settings
 from stepwell.engine import untold
 from stepwell.model.errors import SchemaError
 from stepwell.store import migrate
 from stepwell.store.pool import Database
 
-Verdict = Literal["good", "look", "bad"]
 _COLOURS = {"good": "green", "look": "yellow", "bad": "red"}
 
 SKEW = 5.0
@@ -38,13 +38,6 @@ MANY_DEAD = 100_000
 SERVICES = ("due", "partitions", "reaper", "teller")
 LOOKS = 20
 """How often it looks on, for workflows that were not told what they wait for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    subject: str
-    verdict: Verdict
-    says: str
 
 
 @click.command()
@@ -99,6 +92,7 @@ async def _of_tables(database: Database) -> list[Finding]:
         _of_services(led, workers=work["workers"]),
         _of_late(await one("late_runs", late=LATE, most=MOST)),
         await _of_untold(database),
+        *await standstill.look(database),
     ]
 
 

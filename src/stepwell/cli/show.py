@@ -46,7 +46,8 @@ def show(run: str, *, as_json: bool, dsn: str | None, schema: str | None, home: 
     for line in () if shown.parts is None else lines_of_parts(shown.parts):
         click.echo(plain(line))
     for attempt in shown.attempts:
-        _show_attempt(attempt, shown.workers.get(attempt.worker))
+        word = "turn" if shown.info.kind == "workflow" else "attempt"
+        _show_attempt(word, attempt, shown.workers.get(attempt.worker))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +115,15 @@ def _fields(info: RunInfo, why: Explanation) -> Iterator[tuple[str, str]]:
         "finished": info.finished_at,
     }
     yield from ((name, local(moment)) for name, moment in moments.items() if moment is not None)
-    yield "attempts", f"{info.attempt}, of which {info.failures} failed"
+    tries = "turns" if info.kind == "workflow" else "attempts"
+    yield tries, f"{info.attempt}, of which {info.failures} failed"
 
 
-def _show_attempt(attempt: Attempt, worker: WorkerInfo | None) -> None:
+def _show_attempt(word: str, attempt: Attempt, worker: WorkerInfo | None) -> None:
     took = ""
     if attempt.ended_at is not None:
         took = f" after {(attempt.ended_at - attempt.started_at).total_seconds():.2f} s"
-    click.echo(f"\nattempt {attempt.attempt}: {coloured(plain(attempt.outcome))}{took}, {local(attempt.started_at)}")
+    click.echo(f"\n{word} {attempt.attempt}: {coloured(plain(attempt.outcome))}{took}, {local(attempt.started_at)}")
     where = "" if worker is None else f" {worker.name}, host {worker.host}, pid {worker.pid}"
     click.echo(plain(f"  worker {attempt.worker}{where}"))
     if attempt.error is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -86,6 +86,18 @@ class Glimpse:
     name: str
     state: State
     created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """What a live run waits for."""
+
+    signals: tuple[str, ...] = ()
+    runs: tuple[str, ...] = ()
+    """The names of tasks, steps and children."""
+    until: datetime | None = None
+    blocked: Mapping[str, Any] | None = None
+    """How the code of a workflow does not fit its history."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +275,8 @@ class Filter:
     tags: dict[str, Any] | None = None
     error: str | None = None
     since: datetime | None = None
+    blocked: bool = False
+    """Only workflows whose code does not fit their history."""
 
 
 class Finished(Struct, frozen=True):

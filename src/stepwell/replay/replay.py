@@ -158,9 +158,12 @@ class Replay:
         self._steps |= {call.number: call for call in steps if not call.dropped}
 
     def waits_for(self) -> dict[str, Any]:
-        """What it waits for, for people."""
+        """What it waits for, and which signals it has not taken, for people."""
         names = {called.call.name or "" for called in self._calls.values()}
-        return {"runs": sorted(names), "signals": self._signals.awaited()}
+        told: dict[str, Any] = {"runs": sorted(names), "signals": self._signals.awaited()}
+        if untaken := self._signals.untaken():
+            told["untaken"] = untaken
+        return told
 
     # -- one event
 

@@ -67,7 +67,7 @@ update stepwell.runs r
                   (:waits::jsonb[])[m.place],
                   case when m.state in ('waiting', 'paused') then (:dues::timestamptz[])[m.place] end,
                   case when (:blocks::jsonb[])[m.place] is not null
-                       then (:blocks::jsonb[])[m.place] || jsonb_build_object('worker', r.claimed_by) end,
+                       then (:blocks::jsonb[])[m.place] || jsonb_build_object('worker', r.claimed_by, 'at', stepwell.now()) end,
                   case when m.state = 'paused' then null else r.pausing end,
                   case when m.state = 'running' then r.claim_id end,
                   case when m.state = 'running' then r.claimed_by end,

@@ -175,12 +175,12 @@ OVERVIEW = {
     ),
     "what there is to do": case("work_facts", 1, 270_000, "runs_pending runs_keyed runs_claimed", lambda ids: {}),
     "blocked workflows": case("blocked_workflows", 20, 2200, "runs_blocked", lambda ids: {"most": COUNTED}),
-    "fronts of the lines": case("fronts", 22, 20_000, "runs_pending runs_keyed runs_pkey", lambda ids: {"each": 100}),
+    "fronts of the lines": case("fronts", 22, 20_000, "runs_pending runs_keyed", lambda ids: {"each": 100}),
     "signals that nobody takes": case(
         "untaken_signals", 0, 20_000, "runs_pkey", lambda ids: {"most": LOOKED_AT, "limit": 50}
     ),
     "what moves": case(
-        "moving_runs", 1000, 1500, "runs_pkey finished_runs_pkey",
+        "moving_runs", 1000, 3500, "runs_pkey finished_runs_pkey attempts_pkey",
         lambda ids: {"since": MINUTE, "limit": 500, "most": 5000},
     ),
 }  # fmt: skip

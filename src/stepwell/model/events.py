@@ -99,6 +99,8 @@ class Event(Struct, eq=False):
     """Of a command: it was written before the code had issued all that it asked for upon the same arrival."""
     together: bool | None = None
     """Of TimerFired and SignalTimedOut: the next event is of the same moment, and the code runs upon both."""
+    rollback: bool | None = None
+    """Of a command, and the end of a step: a compensation of `workflow.on_rollback` asked for it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from stepwell.replay.fitting import NOTHING_AHEAD, OF_STEPS, ends, fits, is_stra
 from stepwell.replay.futures import DurableTimer
 from stepwell.replay.loop import Loop, NeverWaits
 from stepwell.replay.places import line_of_user
-from stepwell.replay.rollback import Rollback
+from stepwell.replay.rollback import Rollback, undoing
 from stepwell.replay.scopes import order_scopes
 from stepwell.replay.signals import Receiving, Signals
 from stepwell.replay.timers import Timers, moment
@@ -257,7 +257,8 @@ class Replay:
         start.id = run_id = RunId(known) if known else self._ids.id(number, self.now)
         start.node = str(number)
         at = self.loop.asks() if by is None else by.maker
-        command = Command(type, number, start.terms.name, run_id, takes, start=start, line=at)
+        undoes = (self._rollback.under_way and undoing()) or None
+        command = Command(type, number, start.terms.name, run_id, takes, start=start, line=at, rollback=undoes)
         if not self.evicting:
             self._issued.append(command)
         if by is None:
@@ -271,6 +272,7 @@ class Replay:
         """A step, awaited. Only its end is recorded."""
         number = self._number = self._number + 1
         call = StepCall(number, step.name, step, input, self.loop.asks())
+        call.rollback = (self._rollback.under_way and undoing()) or None
         if not self.evicting:
             self._steps[number] = call
         called = self._calls[number] = Called(self.loop, call, self)
@@ -305,6 +307,7 @@ class Replay:
         """Of code that is being ended, nothing comes of it: it is left waiting, and ended there."""
         self._number += 1
         command = Command(type, self._number, line=line_of_user() if type in _AT_ONCE else self.loop.asks(), **details)
+        command.rollback = (self._rollback.under_way and undoing()) or None
         if not self.evicting:
             self._issued.append(command)
         return command

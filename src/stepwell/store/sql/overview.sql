@@ -123,14 +123,14 @@ with recursive plain (queue, priority) as (
                           where r.state = 'pending' and r.limit_key is null
                             and (r.queue, r.priority) > (p.queue, p.priority)
                           order by r.queue, r.priority, r.id limit 1) n
-), keyed (queue, limit_key, id) as (
-    (select r.queue, r.limit_key, r.id from stepwell.runs r
+), keyed (queue, limit_key, id, name, created_at) as (
+    (select r.queue, r.limit_key, r.id, r.name, r.created_at from stepwell.runs r
       where r.state = 'pending' and r.limit_key is not null
       order by r.queue, r.limit_key, r.priority, r.id limit 1)
      union all
     select n.*
       from keyed k
-     cross join lateral (select r.queue, r.limit_key, r.id from stepwell.runs r
+     cross join lateral (select r.queue, r.limit_key, r.id, r.name, r.created_at from stepwell.runs r
                           where r.state = 'pending' and r.limit_key is not null
                             and (r.queue, r.limit_key) > (k.queue, k.limit_key)
                           order by r.queue, r.limit_key, r.priority, r.id limit 1) n
@@ -142,7 +142,7 @@ with recursive plain (queue, priority) as (
                            order by r.queue, r.priority, r.id limit :each) f
       where f.queue = p.queue and f.priority = p.priority)
      union all
-    (select r.id, r.queue, r.name, r.created_at from (select * from keyed limit 1000) k join stepwell.runs r on r.id = k.id)
+    (select k.id, k.queue, k.name, k.created_at from keyed k limit 1000)
 )
 select f.queue, f.name, count(*) as runs, extract(epoch from stepwell.now() - min(f.created_at))::float8 as waited,
        (array_agg(f.id order by f.id))[1] as id

@@ -53,15 +53,19 @@ from stepwell.store.namespace import Home, namespace_of
 from stepwell.store.pool import Database
 from stepwell.store.statements import checked_schema
 from stepwell.sync import Portal
-from stepwell.telemetry import Telemetry
+from stepwell.telemetry import Telemetry, log
 from stepwell.version import VERSION
 from stepwell.within import Within
 from stepwell.worker.bodies import Bodies
 from stepwell.worker.direct import DirectLink
 from stepwell.worker.worker import Worker
+from stepwell.workflows import Workflow
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+MOST_DOUBTS = 1000
+"""Unknown signals that one app warns of: a program that makes up names is told no more."""
 
 
 @dataclass(slots=True)
@@ -110,6 +114,7 @@ class App(Registering):
         self._openings: dict[asyncio.AbstractEventLoop, Opening] = {}
         self._doors: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
         self._embedded: list[embedded.Embedded] = []
+        self._doubted: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
 
     # -- definitions, beside those that it registers
@@ -298,6 +303,17 @@ class App(Registering):
     def decode_result(self, name: str, data: bytes) -> Any:
         known = self.definitions.get(name)
         return decode(data) if known is None else known.signature.decode_result(data)
+
+    def doubt_signal(self, workflow: str | None, signal: str) -> None:
+        """Log a warning, once, if the code of this workflow is known here and does not mention this signal."""
+        if workflow is None or (workflow, signal) in self._doubted:
+            return
+        known = self.definitions.get(workflow)
+        if isinstance(known, Workflow) and known.mentions is not None:
+            doubt = known.mentions.doubt(workflow, signal)
+            if doubt is not None and len(self._doubted) < MOST_DOUBTS:
+                self._doubted.add((workflow, signal))
+                log.warning("%s It was sent all the same.", doubt)
 
     @property
     def _opening(self) -> Opening:

@@ -10,7 +10,7 @@ from uuid import UUID
 from stepwell.codec import decode, encode, encode_call, value_of
 from stepwell.model.duration import Duration, duration
 from stepwell.model.errors import RunCancelled, RunExpired, RunFailed, UpdateFailed, UpdateRejected, WrongUse
-from stepwell.model.events import Event, EventType, HistoryEvent
+from stepwell.model.events import Event, EventType, HistoryEvent, Sent
 from stepwell.model.explanation import Explanation
 from stepwell.model.ids import RunId
 from stepwell.model.notes import LogLine, Progress
@@ -49,7 +49,7 @@ class Door(Protocol):
 class Outside(Protocol):
     """What a handle asks of a workflow."""
 
-    async def send(self, run_id: UUID, type: EventType, name: str, value: bytes) -> UUID: ...
+    async def send(self, run_id: UUID, type: EventType, name: str, value: bytes) -> Sent: ...
     async def signal_or_start(self, start: Start, name: str, value: bytes) -> RunId: ...
     async def answer(self, run_id: UUID, update: UUID) -> Event: ...
     async def state(self, run_id: UUID) -> bytes | None: ...
@@ -67,7 +67,7 @@ class Within(Protocol):
     async def start_many(self, starts: Iterator[Start], count: int) -> Elsewhere: ...
     async def id_by_key(self, key: str) -> UUID: ...
     async def cancel(self, run_id: UUID) -> None: ...
-    async def signal(self, run_id: UUID, name: str, value: bytes) -> None: ...
+    async def signal(self, run_id: UUID, name: str, value: bytes) -> str: ...
     async def signal_or_start(self, start: Start, name: str, value: bytes) -> RunId: ...
 
     def call(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -89,6 +89,9 @@ class Opened(Protocol):
         ...
 
     def decode_result(self, name: str, data: bytes) -> Any: ...
+
+    def doubt_signal(self, workflow: str | None, signal: str) -> None:
+        """Log a warning, once, if the code of this workflow is known here and does not mention this signal."""
 
 
 class Run(Generic[R]):
@@ -159,14 +162,15 @@ class Run(Generic[R]):
 
     async def signal(self, name: str, value: Any = None, *, tx: object = None) -> None:
         """Send it a signal. It is there, once, when this returns, or when the transaction `tx` commits: the workflow
-        may wait for it sooner or later."""
+        may wait for it sooner or later. A name that its code does not mention is sent, and logged as a warning once."""
         data = encode(value, where=f"signal {name!r}")
         checked_text("name", name, LONGEST_NAME)
         if tx is None:
-            await self._app.door.outside.send(await self._known_id(), EventType.SIGNAL_RECEIVED, name, data)
+            sent = await self._app.door.outside.send(await self._known_id(), EventType.SIGNAL_RECEIVED, name, data)
+            self._app.doubt_signal(sent.workflow, name)
             return
         within = self._app.within(tx)
-        await within.signal(await self._id_within(within), name, data)
+        self._app.doubt_signal(await within.signal(await self._id_within(within), name, data), name)
 
     async def update(self, name: str, *args: Any, timeout: Duration | None = None, **kwargs: Any) -> Any:
         """Ask its `@workflow.update` handler of this name, and wait for the answer. UpdateRejected if it is refused,
@@ -176,7 +180,7 @@ class Run(Generic[R]):
         try:
             async with asyncio.timeout(seconds):
                 sent = await outside.send(run_id, EventType.UPDATE_REQUESTED, name, encode_call(args, kwargs))
-                answer = await outside.answer(run_id, sent)
+                answer = await outside.answer(run_id, sent.id)
         except TimeoutError:
             why = f"{name!r} was not answered in time: it stays, and is answered when a worker has the workflow"
             raise TimeoutError(why) from None

@@ -71,12 +71,14 @@ class Within:
         after.cancelled += list(moved)
         await self._tell(words_of(after))
 
-    async def signal(self, run_id: UUID, name: str, value: bytes) -> None:
+    async def signal(self, run_id: UUID, name: str, value: bytes) -> str:
         await self._require()
         after = Consequences()
-        if not await workflows.arrive(self._tx, run_id, _signal(name, value), after):
+        workflow = await workflows.arrive(self._tx, run_id, _signal(name, value), after)
+        if workflow is None:
             await workflows.refuse_arrival(self._tx, run_id)
         await self._tell(words_of(after))
+        return workflow
 
     async def signal_or_start(self, start: Start, name: str, value: bytes) -> RunId:
         await self._require()

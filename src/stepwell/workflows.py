@@ -16,6 +16,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 from stepwell.codec import Signature, encode
 from stepwell.definition import ExecutorName, Function, SyncFunction
 from stepwell.handle import Run, SyncRun
+from stepwell.mentions import Mentions, mentions
 from stepwell.model.duration import Duration
 from stepwell.model.errors import WrongUse
 from stepwell.model.keeping import Keeping
@@ -84,7 +85,9 @@ class Workflow(Function[P, R]):
         checked_text("name", name, LONGEST_NAME)
         start = self._start(args, kwargs, self._options, self._options.terms(self.name, self.kind))
         whom = self._app.door.outside if self._options.tx is None else self._options.tx
-        return self._run(await whom.signal_or_start(start, name, data), start.key)
+        run = self._run(await whom.signal_or_start(start, name, data), start.key)
+        self._app.doubt_signal(self.name, name)
+        return run
 
     @property
     def sync(self) -> SyncWorkflow[P, R]:
@@ -97,6 +100,11 @@ class Workflow(Function[P, R]):
     def version(self) -> str:
         """What tells this code from other code of the same name."""
         return version_of(self.fn)
+
+    @cached_property
+    def mentions(self) -> Mentions | None:
+        """The signals that its code waits for; None if that cannot be told."""
+        return mentions(self.fn)
 
     @property
     def has_timeout(self) -> bool:

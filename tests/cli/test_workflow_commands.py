@@ -345,3 +345,23 @@ async def test_history_marks_what_a_rollback_did_and_nothing_else(stepwell, app)
     assert sum(row[3] == "StepCompleted" for row in rows) == 3  # of which one is the rollback's
     assert len(shown) == 5
     assert "rollback shop.release(order)" in (await stepwell("show", run.id)).out
+
+
+async def test_signal_warns_of_a_name_that_the_code_does_not_mention_and_sends_it(stepwell, flows):
+    async with flows.app.worker():
+        run = await paying(flows)
+        near = await stepwell("signal", run.id, "pya", "5")
+        assert (near.code, near.out) == (0, f"{run.id} signal pya sent\n")
+        assert near.err == (
+            "stepwell: warning: flows.checkout waits for the signal 'pay', and not for 'pya': a typo? "
+            "It was sent all the same.\n"
+        )
+        assert (await stepwell("signal", run.id, "refund", "5")).err == ""  # who knows what its code comes to
+        told = await stepwell("signal", run.id, "refund", "5", "--app", "flows:app", "--json")
+        assert told.json == {"id": str(run.id), "signal": "refund"}
+        assert "does not mention the signal 'refund': it waits for 'pay'. It was sent all the same." in told.err
+        assert (await stepwell("signal", run.id, "pay", "5", "--app", "flows:app")).err == ""
+        assert await run.result(timeout=20) == 115
+    assert [each.data["name"] for each in await run.history() if each.type == "SignalReceived"] == [
+        "pya", "refund", "refund", "pay",
+    ]  # fmt: skip

@@ -263,6 +263,7 @@ def test_lengths_of_time_numbers_and_lists_in_words() -> None:
     [
         ("shiped", ["paid", "shipped"], "shipped"),
         ("Paid", ["paid"], "paid"),
+        ("pya", ["ship", "pay"], "pay"),
         ("order-paid", ["order_paid"], "order_paid"),
         ("approve", ["approved"], "approved"),
         ("refund", ["paid", "shipped"], None),

@@ -19,6 +19,7 @@ from stepwell.engine import runs
 from stepwell.model.errors import AlreadyFinished, KeyConflict, NotFound, WrongUse
 from stepwell.model.events import ENDS, Event, EventType, HistoryEvent
 from stepwell.model.ids import RunId, WorkerId
+from stepwell.model.pins import plain_name
 from stepwell.model.run import Cancelled
 from stepwell.model.start import Start
 from stepwell.model.states import State
@@ -118,13 +119,13 @@ async def _ask_to_end(tx: Tx, ids: Sequence[UUID], after: Consequences) -> list[
     return asked
 
 
-async def arrive(tx: Tx, run_id: UUID, event: Event, after: Consequences) -> bool:
-    """waiting -> pending: something for a workflow from outside; whether there is such a live workflow."""
-    return bool(await _arrive(tx, {run_id: event}, after))
+async def arrive(tx: Tx, run_id: UUID, event: Event, after: Consequences) -> str | None:
+    """waiting -> pending: something for a workflow from outside; its name, or None if none such is live."""
+    return (await _arrive(tx, {run_id: event}, after)).get(run_id)
 
 
-async def _arrive(tx: Tx, events: Mapping[UUID, Event], after: Consequences) -> list[UUID]:
-    """One for each of several workflows, by their ids; those that are live."""
+async def _arrive(tx: Tx, events: Mapping[UUID, Event], after: Consequences) -> dict[UUID, str]:
+    """One for each of several workflows, by their ids; the names of those that are live."""
     told = await tx.rows(
         "arrive",
         ids=list(events),
@@ -134,7 +135,7 @@ async def _arrive(tx: Tx, events: Mapping[UUID, Event], after: Consequences) -> 
     )
     for row in told:
         _told(row, after)
-    return [row["id"] for row in told]
+    return {row["id"]: plain_name(row["name"]) for row in told}
 
 
 async def signal_or_start(tx: Tx, start: Start, event: Event, after: Consequences) -> RunId:

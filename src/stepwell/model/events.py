@@ -104,6 +104,15 @@ class Event(Struct, eq=False):
 
 
 @dataclass(frozen=True, slots=True)
+class Sent:
+    """Something that was sent to a workflow from outside."""
+
+    id: UUID
+    workflow: str | None
+    """The name of the workflow; None if its answer was lost at the first try."""
+
+
+@dataclass(frozen=True, slots=True)
 class HistoryEvent:
     """One event of a history, as people see it."""
 

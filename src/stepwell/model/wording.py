@@ -54,8 +54,9 @@ def times(number: int) -> str:
 
 def near(name: str, others: Iterable[str]) -> str | None:
     """The one of the others that this name was most likely meant to be; None if none is like it."""
-    alike = {_folded(other): other for other in others if other != name}
-    found = get_close_matches(_folded(name), alike, n=1, cutoff=0.75)
+    alike, folded = {_folded(other): other for other in others if other != name}, _folded(name)
+    swapped = [other for other in alike if sorted(other) == sorted(folded)]
+    found = swapped or get_close_matches(folded, alike, n=1, cutoff=0.75)
     return alike[found[0]] if found else None
 
 

@@ -72,14 +72,14 @@ with held as materialized (
            state = case when r.state = 'waiting' and r.blocked is null then 'pending' else r.state end,
            due_at = case when r.state = 'waiting' then null else r.due_at end
      where r.id = any(array(select h.id from held h))
-    returning r.id, r.queue, r.state, r.arrived
+    returning r.id, r.name, r.queue, r.state, r.arrived
 ), arriving as (
     insert into stepwell.arrivals (run_id, place, type, at, data)
     select t.id, t.arrived, (:types::text[])[width_bucket(t.id, :ids::uuid[])], stepwell.now(),
            (:datas::jsonb[])[width_bucket(t.id, :ids::uuid[])]
       from told t
 )
-select t.id, t.queue, t.state from told t;
+select t.id, t.name, t.queue, t.state from told t;
 
 -- name: forget_arrivals
 -- What came too late for workflows that have ended.

@@ -157,7 +157,8 @@ def _log(name: str, facts: dict[str, Any], wanted: Wanted, ending: Ending) -> No
             log.debug("claimed %s", ", ".join(f"{claim.name} {claim.id}" for claim in facts["claims"]))
         case "worker.settled" if log.isEnabledFor(logging.DEBUG):
             for claim, outcome in facts["settlements"]:
-                log.debug("%s: %s %s, attempt %d", type(outcome).__name__, claim.name, claim.id, claim.attempt)
+                word = "turn" if claim.turn else "attempt"
+                log.debug("%s: %s %s, %s %d", type(outcome).__name__, claim.name, claim.id, word, claim.attempt)
 
 
 def _none(_: object) -> None:

@@ -8,14 +8,14 @@ import time
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
-from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
 
 from stepwell.app import App
 from stepwell.cli.exits import DatabaseAway, say
 from stepwell.config import Settings
-from stepwell.model.errors import InvalidSetting, Unavailable
+from stepwell.model.dsn import read_dsn
+from stepwell.model.errors import Unavailable
 from stepwell.store import embedded
 from stepwell.store.pool import Database
 
@@ -40,15 +40,7 @@ def place_of(settings: Settings) -> str:
     """Where the database is, for a message: host, port and name, and never a password."""
     if settings.dsn is None:
         return f"{settings.home} (embedded)"
-    try:
-        parts = urlsplit(settings.dsn)
-        host, port = parts.hostname, parts.port
-    except ValueError as error:
-        # Said without the text itself: a piece of the password may stand where the port should.
-        raise InvalidSetting("dsn", "…", "it cannot be read: percent-encode @ : / ? # in the password") from error
-    asked = parse_qs(parts.query)
-    host = host or asked.get("host", ["localhost"])[0]
-    return f"{host}:{port or asked.get('port', ['5432'])[0]}/{parts.path.lstrip('/')}"
+    return str(read_dsn(settings.dsn))
 
 
 def say_if_new(settings: Settings) -> None:

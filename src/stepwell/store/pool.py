@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol
 import asyncpg
 
 from stepwell.model.errors import Unavailable
+from stepwell.store.address import Address
 from stepwell.store.connections import Connection, Connections, Share
 from stepwell.store.sessions import Sessions, kept
 from stepwell.store.statements import Statements, load
@@ -104,10 +105,11 @@ class Database:
 
     def __init__(self, dsn: str, schema: str, *, size: int = 10, pooler: bool | None = None) -> None:
         """`pooler`: whether a pooler lends sessions for a transaction only; None, the first connection finds out."""
-        self.dsn = dsn
+        self.address = Address(dsn)
+        self.dsn = self.address.dsn
         self.schema = schema
         self.statements = load(schema)
-        self._sessions = Sessions(dsn, pooler=pooler)
+        self._sessions = Sessions(self.address, pooler=pooler)
         self._size = size
         self._connections: Connections | Share | None = None
 
@@ -180,7 +182,7 @@ class Database:
                     raise
                 with kept(connection):
                     await transaction.commit()
-            except TimeoutError as error:
+            except (TimeoutError, asyncpg.ReadOnlySQLTransactionError) as error:
                 _suspect(connections, error)
                 raise
             finally:
@@ -204,9 +206,16 @@ class Database:
 
 
 def _suspect(connections: Connections | Share, error: BaseException) -> None:
-    """Where one waited for its answer in vain, what lay idle all the while would only make the next one wait, too."""
+    """Hang up idle connections that share what made this one useless.
+
+    Where one waited for its answer in vain, what lay idle all the while would only make the next one wait, too. A
+    server that takes no writes is no longer the primary: none of the connections that lead to it is of use.
+    """
+    now = asyncio.get_running_loop().time()
     if isinstance(error, TimeoutError):
-        connections.forget_idle(asyncio.get_running_loop().time() - ANSWER)
+        connections.forget_idle(now - ANSWER)
+    elif isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+        connections.forget_idle(now)
 
 
 async def _roll_back(connection: Connection, transaction: asyncpg.transaction.Transaction) -> None:

@@ -12,6 +12,7 @@ import asyncpg
 
 from stepwell.config import settings
 from stepwell.model.duration import Duration, duration
+from stepwell.store.address import Address
 from stepwell.store.statements import checked_schema, in_schema
 
 _SHIFTABLE = """
@@ -89,7 +90,7 @@ class Clock:
 
     def __init__(self, dsn: str, schema: str | None = None) -> None:
         """`schema` is found as an app finds it: by the call, else by STEPWELL_SCHEMA, else it is the default."""
-        self._dsn = dsn
+        self._address = Address(dsn)
         self._schema = checked_schema(settings(dsn, schema=schema).schema)
 
     async def __aenter__(self) -> Self:
@@ -149,7 +150,7 @@ class Clock:
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
-        connection = await asyncpg.connect(self._dsn, statement_cache_size=0)  # perhaps through a pooler
+        connection = await self._address.connect(statement_cache_size=0)  # perhaps through a pooler
         try:
             yield connection
         finally:

@@ -30,6 +30,7 @@ from stepwell.executors.inline import InlineExecutor
 from stepwell.executors.process import ProcessExecutor
 from stepwell.executors.thread import ThreadExecutor
 from stepwell.handle import Door, Run
+from stepwell.model.counting import whole
 from stepwell.model.duration import Duration, duration
 from stepwell.model.errors import InvalidSetting, NotDurable, WrongUse
 from stepwell.model.ids import new_worker_id
@@ -166,7 +167,7 @@ class App(Registering):
         that are kept may have to be looked at. `since=` bounds that, and so does `within=`: after that long the page
         has what was found, and `next` goes on from there.
         """
-        if not 1 <= limit <= 1000:
+        if not 1 <= whole("limit", limit) <= 1000:
             raise InvalidSetting("limit", limit, "1 to 1000")
         tagged = None if tags is None else dict(checked_mapping("tags", tags))
         which = Filter(_states(state), name, queue, kind, tagged, error, since, blocked)
@@ -249,8 +250,7 @@ class App(Registering):
         self, *, queues: Sequence[str] | None = None, slots: int = 100, grace: Duration = 0, name: str | None = None
     ) -> AsyncIterator[Worker]:
         """A worker in this process, for as long as the block lasts. After it, attempts have `grace` to end."""
-        if not isinstance(slots, int) or slots < 1:
-            raise InvalidSetting("slots", slots, "at least 1")
+        whole("slots", slots)
         patience = duration(grace, setting="grace").total_seconds()
         served = None if queues is None else checked_texts("queues", queues, 100)
         async with self, _executors(slots) as executors:

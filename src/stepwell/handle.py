@@ -8,6 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast, overload
 from uuid import UUID
 
 from stepwell.codec import decode, encode, encode_call, value_of
+from stepwell.model.counting import whole
 from stepwell.model.duration import Duration, duration
 from stepwell.model.errors import RunCancelled, RunExpired, RunFailed, UpdateFailed, UpdateRejected, WrongUse
 from stepwell.model.events import Event, EventType, HistoryEvent, Sent
@@ -175,6 +176,7 @@ class Run(Generic[R]):
     async def update(self, name: str, *args: Any, timeout: Duration | None = None, **kwargs: Any) -> Any:
         """Ask its `@workflow.update` handler of this name, and wait for the answer. UpdateRejected if it is refused,
         UpdateFailed if it raised."""
+        checked_text("name", name, LONGEST_NAME)
         outside, run_id = self._app.door.outside, await self._known_id()
         seconds = None if timeout is None else duration(timeout, setting="timeout").total_seconds()
         try:
@@ -212,6 +214,7 @@ class Run(Generic[R]):
     async def fork(self, at: int) -> Run[R]:
         """A new run with its history up to the event `at`, and what was under way there started anew. In the middle of
         what its code did upon one event, it is before that event; 0 is the very beginning."""
+        whole("at", at, least=0)
         new_id = await self._app.door.outside.fork(await self._known_id(), at)
         return Run(self._app, new_id, decode=self._decode)
 
@@ -232,6 +235,8 @@ class Run(Generic[R]):
 
     async def logs(self, attempt: int | None = None) -> list[LogLine]:
         """What its body wrote to its loggers, in one attempt or in all: the last 10,000 lines."""
+        if attempt is not None:
+            whole("attempt", attempt)
         return await self._app.door.logs(await self._known_id(), attempt=attempt)
 
     async def explain(self) -> Explanation:

@@ -12,6 +12,7 @@ import msgspec
 
 from stepwell.codec import encode
 from stepwell.context import family
+from stepwell.model.counting import whole
 from stepwell.model.duration import Duration, duration
 from stepwell.model.errors import InvalidSetting, NotEncodable
 from stepwell.model.keeping import Keeping, checked_keep
@@ -106,8 +107,7 @@ class Options:
             raise InvalidSetting("limit_by", self.limit_by, "a function of the task's arguments, which gives a text")
         if self.per_key is None:
             return
-        if not isinstance(self.per_key, int) or isinstance(self.per_key, bool) or self.per_key < 1:
-            raise InvalidSetting("per_key", self.per_key, "at least 1")
+        whole("per_key", self.per_key)
         if self.limit_by is None:
             raise InvalidSetting("per_key", self.per_key, "give limit_by= too: what is limited")
 

@@ -11,7 +11,9 @@ from pathlib import Path
 from types import ModuleType
 
 from stepwell.app import App
-from stepwell.model.errors import UsageError
+from stepwell.model.errors import StepwellError, UsageError
+
+_PACKAGE = Path(__file__).parents[1]
 
 
 @dataclass(eq=False)
@@ -51,7 +53,7 @@ def _is_path(place: str) -> bool:
 
 def _module_at(reference: str, path: Path) -> str:
     """The module's name, its import root put on the path: a file inside a package is imported as part of it."""
-    if not path.is_file():
+    if not os.path.isfile(path):  # which is quiet about a name that is too long for a file
         raise NoApp(reference, f"there is no file {path} (the working directory is {os.getcwd()}).")
     root, names = path.resolve().parent, [path.stem]
     while (root / "__init__.py").exists():
@@ -72,6 +74,8 @@ def _imported(reference: str, name: str) -> ModuleType:
             hint = f"It is looked for from {os.getcwd()} and among what is installed."
             raise NoApp(reference, f"there is no module {error.name!r}. {hint}") from None
         raise NoApp(reference, f"importing it failed.\n{_their_traceback(error)}") from None
+    except StepwellError as error:  # of a wrong setting, above all: its message is all that there is to say
+        raise NoApp(reference, f"importing it failed{_place(error)}: {error}") from None
     except (Exception, SystemExit) as error:
         raise NoApp(reference, f"importing it failed.\n{_their_traceback(error)}") from None
 
@@ -104,6 +108,13 @@ def _their_traceback(error: BaseException) -> str:
         each.stack = traceback.StackSummary.from_list(kept)
         each = each.__cause__ or each.__context__
     return "".join(told.format()).rstrip()
+
+
+def _place(error: BaseException) -> str:
+    """The user's own line from which it came."""
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if not _is_ours(each.filename)]
+    users = [each for each in frames if not Path(each.filename).is_relative_to(_PACKAGE)]
+    return f" at {users[-1].filename}:{users[-1].lineno}" if users else ""
 
 
 def _is_ours(filename: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def replay(
     run, and nothing is written. Exit code 1 if the code does not fit.
     """
     app = load_app(app_reference)
-    if Path(which).is_file():
+    if os.path.isfile(which):  # also of a name that is too long for a file
         history = read(Path(which))
     else:
         history = run_async(_fetch(database_of_app(app, dsn, schema, home), which))

@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-import msgspec
-
+from stepwell.codec import encode
 from stepwell.engine import notes
 from stepwell.model.errors import NotFound
 from stepwell.model.pins import plain_name
@@ -89,7 +88,7 @@ def packed(which: Filter) -> dict[str, Any]:
         "name": which.name,
         "queue": which.queue,
         "kind": which.kind,
-        "tags": None if which.tags is None else msgspec.json.encode(which.tags),
+        "tags": None if which.tags is None else encode(which.tags, where="tags"),
         "error": which.error,
         "since": which.since,
     }

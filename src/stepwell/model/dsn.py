@@ -109,11 +109,13 @@ def _host(host: str) -> str:
             raise _wrong(f"the path of a Unix socket has at most {_LONGEST_SOCKET} bytes")
         return host
     try:
-        fits = host.encode("idna").decode().isprintable() and not any(map(str.isspace, host))
+        fits = len(host) < 254 and host.encode("idna").decode().isprintable() and not any(map(str.isspace, host))
     except UnicodeError:  # a part between two dots that is empty, or longer than 63 letters
         fits = False
     if not fits:
-        raise _wrong("a host in it is no name and no address: between its dots stand 1 to 63 letters")
+        raise _wrong(
+            "a host in it is no name and no address: its parts have 1 to 63 letters, and all of it at most 253"
+        )
     return host or "localhost"
 
 

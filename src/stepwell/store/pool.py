@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 
 import asyncpg
 
-from stepwell.model.errors import Unavailable
+from stepwell.model.errors import NotEncodable, Unavailable
 from stepwell.store.address import Address
 from stepwell.store.connections import Connection, Connections, Share
 from stepwell.store.sessions import Sessions, kept
@@ -47,7 +47,9 @@ _TAKEN_BACK = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 # now, and another is the primary: whoever asks again needs another line.
 _DEAD_LINE = (asyncpg.InternalClientError, asyncpg.PostgresConnectionError, asyncpg.ReadOnlySQLTransactionError)
 # The data of a statement cannot be stored, whoever tries: SQLSTATE class 22, or more than any field can hold.
-_OF_DATA = (asyncpg.DataError, asyncpg.ProgramLimitExceededError)
+_OF_DATA = (asyncpg.DataError, asyncpg.ProgramLimitExceededError, NotEncodable)
+# Text that Postgres stores nowhere, as one of its types or as part of JSON; or that the driver cannot even send.
+_NO_TEXT = (asyncpg.CharacterNotInRepertoireError, asyncpg.UntranslatableCharacterError)
 _TRIES = 5
 ANSWER = 30.0
 """Seconds to wait for an answer: a connection that is half open never gives one."""
@@ -235,6 +237,8 @@ class reaching:
             if isinstance(error, asyncpg.InterfaceError) and not _connection_is_gone(error):
                 return
             raise Unavailable(f"{type(error).__name__}: {error}".strip(": ")) from error
+        if isinstance(error, _NO_TEXT) or (type(error) is asyncpg.DataError and "utf-8" in str(error)):
+            raise NotEncodable("a text of this call", "it has a NUL character, or half of a surrogate pair") from error
 
 
 def is_of_data(error: BaseException) -> bool:

@@ -11,13 +11,13 @@ from uuid import UUID
 import click
 
 from stepwell.cli import standstill
-from stepwell.cli.connection import database_of, place_of, run_async, say_if_new
+from stepwell.cli.connection import database_of, place_of, run_async
 from stepwell.cli.exits import Exit
 from stepwell.cli.options import as_json as json_option
-from stepwell.cli.options import on_database
+from stepwell.cli.options import chosen, on_database
 from stepwell.cli.printing import age, echo_json, plain
 from stepwell.cli.standstill import Finding
-from stepwell.config import Settings, settings
+from stepwell.config import Settings
 from stepwell.engine import untold
 from stepwell.model.errors import SchemaError
 from stepwell.store import migrate
@@ -45,8 +45,7 @@ LOOKS = 20
 @on_database
 def doctor(*, as_json: bool, dsn: str | None, schema: str | None, home: str | None) -> int:
     """Look at the database and the work in it. Exit code 1 if something is bad."""
-    found = settings(dsn, home=home, schema=schema)
-    say_if_new(found)
+    found = chosen(dsn, schema, home)
     findings = run_async(examine(found))
     if as_json:
         echo_json({"findings": findings})

@@ -59,7 +59,8 @@ class Commands(click.Group):
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="stepwell", prog_name="stepwell", message="%(prog)s %(version)s")
-def cli() -> None:
+@click.option("--app", "app_reference", metavar="APP", help="Your app, module:app: commands then use its database.")
+def cli(app_reference: str | None) -> None:
     """Durable work on Postgres.
 
     Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 database not reachable.

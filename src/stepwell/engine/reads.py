@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
+import msgspec
+
 from stepwell.codec import encode
 from stepwell.engine import notes
 from stepwell.model.errors import NotFound

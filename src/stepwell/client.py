@@ -10,7 +10,7 @@ from itertools import chain, islice
 from uuid import UUID
 
 from stepwell.dispatch.base import Channel, Dispatch, tell_all
-from stepwell.engine import explain, forks, notes, queues, reads, runs, workers, workflows
+from stepwell.engine import ends, explain, forks, notes, queues, reads, runs, workers
 from stepwell.garbage import uncollected
 from stepwell.many import Many
 from stepwell.model.errors import Unavailable
@@ -160,7 +160,7 @@ class Client:
     async def cancel(self, run_id: UUID, *, force: bool = False) -> None:
         async def cancel(_again: bool) -> Consequences:
             async with self._database.transaction() as tx:
-                moved, after = await workflows.cancel(tx, [run_id], force=force)
+                moved, after = await ends.cancel(tx, [run_id], force=force)
                 if not moved and not after.asked:
                     await runs.refuse_finished(tx, run_id)
             after.cancelled += [] if after.asked else [run_id]

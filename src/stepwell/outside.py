@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from stepwell.dispatch.base import Channel, Dispatch, tell_all
-from stepwell.engine import forks, pauses, runs, workflows
+from stepwell.engine import arrivals, forks, pauses, runs, workflows
 from stepwell.model.events import Event, EventType, HistoryEvent, Sent
 from stepwell.model.ids import RunId, new_run_id
 from stepwell.model.start import Start
@@ -39,11 +39,11 @@ class Outside:
             nonlocal workflow
             after = Consequences()
             async with self._database.transaction() as tx:
-                if again and await workflows.has_arrived(tx, run_id, event, after):
+                if again and await arrivals.has_arrived(tx, run_id, event, after):
                     return after
-                workflow = await workflows.arrive(tx, run_id, event, after)
+                workflow = await arrivals.arrive(tx, run_id, event, after)
                 if workflow is None:
-                    await workflows.refuse_arrival(tx, run_id)
+                    await arrivals.refuse_arrival(tx, run_id)
                 if again:
                     await runs.note_repeated_starts(tx, [arrival])
             return after
@@ -60,7 +60,7 @@ class Outside:
             after = Consequences()
             async with self._database.transaction() as tx:
                 # Known if the first try got as far as its commit: whatever became of that run, it has had the signal.
-                if again and led_to and await workflows.has_arrived(tx, led_to[-1], event, after):
+                if again and led_to and await arrivals.has_arrived(tx, led_to[-1], event, after):
                     return after
                 led_to.append(await workflows.signal_or_start(tx, start, event, after))
                 if again and event.id is not None:

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from stepwell.context import completes_in_its_own_tx
 from stepwell.dispatch.base import Channel, words_of
-from stepwell.engine import reads, runs, workflows
+from stepwell.engine import arrivals, ends, reads, runs, workflows
 from stepwell.model.errors import KeyConflict, Unavailable, WrongUse
 from stepwell.model.events import Event, EventType
 from stepwell.model.ids import RunId, new_run_id
@@ -65,7 +65,7 @@ class Within:
         await self._require()
         if completes_in_its_own_tx(run_id):
             raise WrongUse("a body with a current.tx() is completed by it: to cancel its own run, leave tx= out")
-        moved, after = await workflows.cancel(self._tx, [run_id])
+        moved, after = await ends.cancel(self._tx, [run_id])
         if not moved and not after.asked:
             await runs.refuse_finished(self._tx, run_id)
         after.cancelled += list(moved)
@@ -74,9 +74,9 @@ class Within:
     async def signal(self, run_id: UUID, name: str, value: bytes) -> str:
         await self._require()
         after = Consequences()
-        workflow = await workflows.arrive(self._tx, run_id, _signal(name, value), after)
+        workflow = await arrivals.arrive(self._tx, run_id, _signal(name, value), after)
         if workflow is None:
-            await workflows.refuse_arrival(self._tx, run_id)
+            await arrivals.refuse_arrival(self._tx, run_id)
         await self._tell(words_of(after))
         return workflow
 

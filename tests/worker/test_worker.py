@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from stepwell import App, Fatal, Retry, RunCancelled, RunError, RunFailed, Snooze, State, current
-from stepwell.engine import runs
+from stepwell.engine import ends, runs
 from stepwell.model.ids import new_claim_id
 from stepwell.model.run import Wanted
 from stepwell.store.pool import Database
@@ -498,7 +498,7 @@ async def test_a_cancel_whose_announcement_is_lost_is_noticed_all_the_same(
         monkeypatch.setattr(worker, "_cancelled", lambda _ids: None)
         run = await work.start()
         await begun.wait()
-        await runs.cancel(app._opening.database, [run.id])
+        await ends.cancel(app._opening.database, [run.id])
         async with asyncio.timeout(30):
             await told.wait()
 

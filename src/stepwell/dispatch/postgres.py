@@ -15,7 +15,7 @@ import asyncpg
 
 from stepwell.dispatch.base import Channel, Hear
 from stepwell.dispatch.pacing import GATHER, Pacing
-from stepwell.engine import lone, runs
+from stepwell.engine import runs
 from stepwell.model.errors import Unavailable
 from stepwell.model.ids import ClaimId
 from stepwell.model.run import Claimed, ClaimedLimited, Wanted
@@ -55,7 +55,7 @@ class PostgresDispatch:
         return await runs.claim(self._database, wanted, claim_id)
 
     async def claim_from(self, queue: str, wanted: Wanted, claim_id: ClaimId) -> Claimed:
-        return await lone.claim_from(self._database, queue, wanted, claim_id)
+        return await runs.claim_from(self._database, queue, wanted, claim_id)
 
     async def claim_limited(self, wanted: Wanted, claim_id: ClaimId) -> ClaimedLimited:
         return await runs.claim_limited(self._database, wanted, claim_id)

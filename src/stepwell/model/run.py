@@ -202,8 +202,6 @@ class Cancelled:
 
     freed: str | None
     """The queue where it was running, if it was: a limit may have room there again."""
-    parts: bool
-    """Whether there is more to it: its parent waits for it, or it is a workflow."""
 
 
 class Wanted(Struct, frozen=True):

@@ -94,6 +94,7 @@ create table stepwell.finished_runs (
     per_key integer,
     usage jsonb,
     keep text collate "C",
+    on_failure jsonb,
     constraint finished_runs_pkey PRIMARY KEY (id, finished_at),
     constraint row_fits_state CHECK (((state = ANY (ARRAY['completed'::text, 'failed'::text, 'cancelled'::text, 'expired'::text, 'skipped'::text])) AND ((state = 'completed'::text) = (result IS NOT NULL)) AND ((state = 'failed'::text) = (error IS NOT NULL)) AND (num_nulls(claim_id, claimed_by, started_at) = ANY (ARRAY[0, 3]))))
 ) partition by RANGE (finished_at);
@@ -134,6 +135,7 @@ create table stepwell.kept_runs (
     per_key integer,
     usage jsonb,
     keep text collate "C",
+    on_failure jsonb,
     constraint kept_runs_pkey PRIMARY KEY (id),
     constraint row_fits_state CHECK (((state = ANY (ARRAY['completed'::text, 'failed'::text, 'cancelled'::text, 'expired'::text, 'skipped'::text])) AND ((state = 'completed'::text) = (result IS NOT NULL)) AND ((state = 'failed'::text) = (error IS NOT NULL)) AND (num_nulls(claim_id, claimed_by, started_at) = ANY (ARRAY[0, 3]))))
 );
@@ -274,6 +276,7 @@ create table stepwell.runs (
     pausing boolean,
     paused_at timestamp with time zone,
     paused_by text,
+    on_failure jsonb,
     constraint runs_pkey PRIMARY KEY (id),
     constraint row_fits_state CHECK ((
 CASE
@@ -561,6 +564,19 @@ exception when lock_not_available then
 end
 $function$;
 
+CREATE OR REPLACE FUNCTION stepwell.ended(run stepwell.runs, state text, at timestamp with time zone, result jsonb, error jsonb, usage jsonb)
+ RETURNS stepwell.finished_runs
+ LANGUAGE sql
+ IMMUTABLE PARALLEL SAFE
+AS $function$
+    select row(run.id, run.kind, run.name, run.queue, run.priority, state collate "C", run.input, result, error, run.key,
+               run.tags, run.retry, run.timeout, run.attempt,
+               run.failures + case when state = 'failed' and run.claim_id is not null then 1 else 0 end,
+               run.expires_at, run.claim_id, run.claimed_by, run.started_at, run.created_at, at, run.parent_id,
+               run.root_id, run.retry_of, run.node, run.map_index, run.limit_key, run.per_key, usage, run.keep,
+               run.on_failure)::stepwell.finished_runs
+$function$;
+
 CREATE OR REPLACE FUNCTION stepwell.first_id(day date)
  RETURNS uuid
  LANGUAGE sql
@@ -568,6 +584,16 @@ CREATE OR REPLACE FUNCTION stepwell.first_id(day date)
 AS $function$
     select rpad(lpad(to_hex((extract(epoch from day::timestamp at time zone 'UTC') * 1000)::bigint), 12, '0'),
                 32, '0')::uuid
+$function$;
+
+CREATE OR REPLACE FUNCTION stepwell.handler_id(run uuid, at timestamp with time zone)
+ RETURNS uuid
+ LANGUAGE sql
+ IMMUTABLE PARALLEL SAFE
+AS $function$
+    select (lpad(to_hex((extract(epoch from at) * 1000)::bigint), 12, '0')
+            || '7' || substr(hash, 1, 3) || '8' || substr(hash, 4, 15))::uuid
+      from md5('on_failure ' || run::text) as hash
 $function$;
 
 CREATE OR REPLACE FUNCTION stepwell.id_at(at timestamp with time zone)

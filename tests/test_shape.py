@@ -35,7 +35,7 @@ WORDS = {
     # No word for "I did not find a name" …
     "manager", "helper", "helpers", "util", "utils", "common", "misc", "stuff",
     # … and no second word for a thing that has one: docs/glossary.md.
-    "job", "jobs", "dag", "activity", "activities", "handler", "memo", "execution", "instance", "enqueue", "dequeue",
+    "job", "jobs", "dag", "activity", "activities", "memo", "execution", "instance", "enqueue", "dequeue",
     "defer", "submit", "status", "phase", "payload", "payloads", "ack", "nack", "retries", "subtask", "alarm",
     "journal", "beat", "periodic", "consumer", "runner", "daemon", "master", "dedup", "notify", "visibility",
     "activation",

@@ -22,7 +22,7 @@ from stepwell.model.errors import WrongUse
 from stepwell.model.keeping import Keeping
 from stepwell.model.option_names import refuse_unknown_options
 from stepwell.model.retry import Retry
-from stepwell.options import LONGEST_NAME, checked_text, positive
+from stepwell.options import LONGEST_NAME, Handler, checked_text, positive
 from stepwell.replay.here import here
 
 P = ParamSpec("P")
@@ -50,6 +50,7 @@ class Workflow(Function[P, R]):
         unique: bool | str | None = None,
         keep: Keeping | None = None,
         tags: Mapping[str, Any] | None = None,
+        on_failure: Handler | None = None,
         pinned: bool | None = None,
         tx: object = None,
     ) -> Workflow[P, R]:
@@ -57,7 +58,7 @@ class Workflow(Function[P, R]):
         `pinned` is run by workers that have this very version of its code, and waits for one if there is none."""
         given = {
             "key": key, "priority": priority, "delay": delay, "at": at, "queue": queue, "deadline": timeout,
-            "expires": expires, "unique": unique, "keep": keep, "tags": tags, "tx": tx,
+            "expires": expires, "unique": unique, "keep": keep, "tags": tags, "on_failure": on_failure, "tx": tx,
         }  # fmt: skip
         changes = {name: value for name, value in given.items() if value is not None}
         if pinned is not None:

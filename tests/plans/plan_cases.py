@@ -95,6 +95,7 @@ def start(ids: list[UUID], *, keys: list[str] | None = None) -> dict[str, Any]:
         "root_ids": nothing,
         "kinds": ["task"] * count,
         "nodes": nothing,
+        "on_failures": nothing,
         "keep_keys": timedelta(days=30),
     }
 

@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from stepwell import App, RunCancelled, State, WrongUse, workflow
-from stepwell.engine import arrivals, pauses, runs, settle, turns, workers, workflows
+from stepwell.engine import arrivals, pauses, runs, settle, turns, workers
 from stepwell.engine.workers import Identity
 from stepwell.model.events import Event, EventType
 from stepwell.model.explanation import Why
@@ -198,7 +198,7 @@ async def test_what_waits_for_its_first_turn_with_its_worker_takes_a_signal(tx: 
     assert (await turns.news(tx, [gate]))[gate.id].arrived == 1
     assert not await arrivals.arrive(tx, other.id, signal, Consequences())
     with pytest.raises(WrongUse, match=r"other .* is a task"):
-        await workflows.refuse_arrival(tx, other.id)
+        await arrivals.refuse_arrival(tx, other.id)
 
 
 async def test_what_waits_for_its_first_turn_with_its_worker_is_paused_after_it(tx: Transaction) -> None:

@@ -77,6 +77,7 @@ async def start(tx: Tx, starts: Sequence[Start]) -> list[RunId]:
         root_ids=[each.terms.root_id for each in starts],
         kinds=[each.terms.kind for each in starts],
         nodes=[each.node for each in starts],
+        on_failures=[each.terms.on_failure for each in starts],
         keep_keys=KEEP_KEYS,
     )
     if len(started) == len(starts):
@@ -188,6 +189,7 @@ async def debounce(tx: Tx, start: Start) -> RunId:
         deadline=terms.deadline,
         debounce_key=start.debounce_key,
         keep=terms.keep,
+        on_failure=terms.on_failure,
         parent_id=terms.parent_id,
         root_id=terms.root_id,
     )

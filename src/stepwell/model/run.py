@@ -101,6 +101,17 @@ class Waits:
 
 
 @dataclass(frozen=True, slots=True)
+class FailedRun:
+    """A run that failed for good, as its failure handler gets it."""
+
+    id: UUID
+    name: str
+    input: dict[str, Any]
+    error: Error
+    tags: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Attempt:
     """One attempt of a run. `outcome` is a final state, "running", or failed, snoozed or released."""
 

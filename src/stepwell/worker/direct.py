@@ -192,14 +192,13 @@ class DirectLink:
     def _tell(self, written: Consequences) -> None:
         if written.soonest is not None:
             self._dispatch.announce(Channel.SCHEDULED, [f"{written.soonest.total_seconds():.3f}"])
-        if not (written.wakes or written.finished or written.cancelled or written.heard):
-            return
         self._dispatch.announce(Channel.PENDING, written.wakes)
         self._dispatch.announce(Channel.CANCELLED, [run_id.hex for run_id in written.cancelled])
         self._announce_finished([RunId(run_id) for run_id in (*written.finished, *written.cancelled)])
-        # A turn of this worker hears of it at once: an announcement takes a round trip, and gathers in a burst.
-        heard = {run_id.hex for run_id in written.heard}
-        self._dispatch.announce(Channel.ARRIVED, heard - self._arrived(heard))
+        if written.heard:
+            # A turn of this worker hears of it at once: an announcement takes a round trip, and gathers in a burst.
+            heard = {run_id.hex for run_id in written.heard}
+            self._dispatch.announce(Channel.ARRIVED, heard - self._arrived(heard))
 
     async def note(self, steps: Sequence[StepNote], lines: Sequence[LineNote]) -> None:
         await notes.write(self._database, steps, lines)

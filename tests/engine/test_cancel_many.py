@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from stepwell.engine import arrivals, ends
-from stepwell.engine.workflows import PAGE
+from stepwell.engine.ends import CHILDREN as PAGE
 from stepwell.model.events import Event, EventType
 from stepwell.model.ids import RunId, new_run_id
 from stepwell.model.states import State

@@ -102,6 +102,7 @@ BROAD_EXCEPTS = {
     "replay/": "user code: whatever it raises, also while it is ended, is its own affair",
 }
 CLOCKS = {
+    "replay/clocks.py:now": "what a library asks for that runs outside of a workflow",
     "cli/": "ages on the screen, and how far this machine's clock is off: nothing is decided by them",
     "model/ids.py": "an id is made by the caller, before the round trip; no deadline is compared with it",
     "cli/doctor.py:examine": "how far the two clocks are apart is the question",

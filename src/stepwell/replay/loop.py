@@ -26,7 +26,7 @@ from typing import Any, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from stepwell.model.errors import NotDurable
-from stepwell.replay import generators
+from stepwell.replay import clocks, generators
 from stepwell.replay.closing import close_coroutine, close_generator
 from stepwell.replay.futures import (
     DurableFuture,
@@ -106,6 +106,10 @@ class Loop(asyncio.AbstractEventLoop):
         self.line: deque[Any] = deque()
         """What is ready to be run."""
         self._now = 0.0
+        self.began_ns = 0
+        """When its time began, by the clocks of the world."""
+        self.looks = 0
+        """How often its code has asked for the time since the last event."""
         self.seed(seed)
         self._tasks: dict[int, asyncio.Task[Any]] = {}
         self._tidy_at = 100
@@ -175,12 +179,14 @@ class Loop(asyncio.AbstractEventLoop):
         if type(sys.get_asyncgen_hooks()[0]) is not generators.Begins:
             generators.hear(Loop)
         events._set_running_loop(self)
+        clocks.stand_still()
         self._entered = True
         return outer, collects, left
 
     def _leave(self, before: Before) -> None:
         outer, collects, left = before
         self._entered = False
+        clocks.go_on()
         events._set_running_loop(outer)
         if left is not None:
             _swap(outer, left)
@@ -297,7 +303,7 @@ class Loop(asyncio.AbstractEventLoop):
 
     def begin_event(self) -> None:
         """Count anew what happens after an event, and run what was held until then, behind what the event woke."""
-        self.ran = 0
+        self.ran = self.looks = 0
         if self._tries:
             self._tries.clear()
             self.line.extend(self._held)

@@ -13,7 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextvars import Context
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
 from random import Random
 from typing import Any
@@ -200,6 +200,7 @@ class Replay:
         for name, value in event.signals or ():
             self._signals.came(name, value)
         self._began = event.at
+        self.loop.began_ns = (event.at - LONG_AGO) // timedelta(microseconds=1) * 1000
         # The same numbers in every replay, and in a fork, which names its origin; others after each continuation.
         origin = event.run_id or self.about.id
         self._ids = ChildIds(self.about.id, event.idx)

@@ -61,7 +61,7 @@ BROAD_EXCEPTS = {
     "worker/lease.py:_sample": "a sample is only looked at: whatever keeps it from being written must cost no lease",
     "codec/annotations.py": "an annotation is an expression of the user's, and may raise anything",
     "codec/faults.py:is_same": "compares by the user's own __eq__",
-    "executors/base.py:message_text": "str() of the user's own exception",
+    "executors/base.py:_text_of": "str() of the user's own exception",
     "executors/child.py": "user code in a process of its own: whatever it raises is the answer",
     "executors/process.py:_call": "kills the child of a call that is given up, and raises again",
     "executors/thread.py": "user code in a thread: whatever it raises is the answer",

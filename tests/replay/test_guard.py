@@ -53,6 +53,8 @@ class Alone:
 
     def timer_cancelled(self, timer: Any) -> None: ...
 
+    def unheard(self, what: str, error: BaseException) -> None: ...
+
 
 def in_workflow(body: Callable[[], Awaitable[Any]]) -> Any:
     loop = Loop(Alone(), seed=1)  # type: ignore[abstract]

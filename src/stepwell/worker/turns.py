@@ -15,7 +15,7 @@ from uuid import UUID
 import msgspec
 
 from stepwell.context import Running
-from stepwell.executors.base import Executor
+from stepwell.executors.base import Executor, contained
 from stepwell.model.commands import Command
 from stepwell.model.errors import ClaimLost, Nondeterminism
 from stepwell.model.events import Event, EventType
@@ -73,7 +73,7 @@ class RunCode:
         return self.workflow.encode_input(args, kwargs)
 
     def describe(self, error: BaseException) -> Error:
-        return failed(error).error
+        return failed(contained(error)).error
 
 
 class Turns:

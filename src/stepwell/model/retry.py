@@ -13,16 +13,18 @@ from stepwell.model.counting import MOST
 from stepwell.model.duration import Duration, duration
 from stepwell.model.errors import InvalidSetting
 from stepwell.model.option_names import refuse_unknown_options
-from stepwell.model.raised import type_name
+from stepwell.model.raised import SHORTEST, type_name
 from stepwell.model.run import Error, Reason
 
 Matcher = type[BaseException] | str
 Backoff = Literal["exponential", "fixed"]
+FAST = 10
+"""So many attempts may follow one another without a pause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """When an attempt failed: again or not, and after how long.
+    """When an attempt failed: again or not, and after how long. After ten failures that is at least 0.1 seconds.
 
     `attempts` counts the first one. `backoff` is "exponential", "fixed" or the delays themselves, the last
     of which repeats. `on` and `never` name exception types, their qualified names, or the codes of RunError.
@@ -69,7 +71,8 @@ class Retry:
             # The first loss of a worker says nothing about the task.
             return timedelta(0)
         seconds = self._base_delay(failures) * (1 + self.jitter * (2 * noise - 1))
-        return timedelta(seconds=seconds if self._delays else min(seconds, self._cap))
+        delay = timedelta(seconds=seconds if self._delays else min(seconds, self._cap))
+        return delay if failures < FAST else max(delay, SHORTEST)
 
     def _covers(self, error: Error) -> bool:
         if error.reason is Reason.GAVE_UP:

@@ -6,16 +6,8 @@ import asyncio
 from collections.abc import Callable
 
 from stepwell.context import Running, running
-from stepwell.executors.base import (
-    Body,
-    Executor,
-    ProcessDied,
-    code_text,
-    leading,
-    message_text,
-    traceback_text,
-    type_names,
-)
+from stepwell.executors import base
+from stepwell.executors.base import Body, Executor, ProcessDied, leading
 from stepwell.model.errors import NotEncodable
 from stepwell.model.outcome import Completed, CompletedWithin, Failed, Outcome, Snoozed
 from stepwell.model.raised import Fatal, Snooze, delay_of
@@ -44,13 +36,13 @@ def failed(error: BaseException) -> Failed:
 
 
 def _described(error: BaseException) -> Error:
-    names = type_names(error)
+    names = base.type_names(error)
     return Error(
         type=names[0],
-        message=message_text(error),
+        message=base.message_text(error),
         reason=_reason(error),
-        code=code_text(error),
-        traceback=traceback_text(error),
+        code=base.code_text(error),
+        traceback=base.traceback_text(error),
         types=names,
     )
 

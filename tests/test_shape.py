@@ -80,6 +80,7 @@ BROAD_EXCEPTS = {
     "executors/base.py:traceback_text": "frames and notes of the user's own exception",
     "store/embedded.py:ensure": "lets go of its hold, and raises again",
     "sync.py": "an error of the loop's thread is raised in the caller's",
+    "hooks/pump.py": "hooks are the user's code: whatever one raises is logged, and ends there",
     "telemetry.py:tell": "a listener is the user's code, and must not hurt the work it listens to",
     "capture.py:emit": "the text of a record is made by the user's own objects; logging tells of it in its own way",
     "worker/notes.py:_write_for_ever": "nothing that a body says may end a worker: it is logged, and left out",
@@ -104,6 +105,7 @@ BROAD_EXCEPTS = {
 CLOCKS = {
     "replay/clocks.py:now": "what a library asks for that runs outside of a workflow",
     "cli/": "ages on the screen, and how far this machine's clock is off: nothing is decided by them",
+    "hooks/events.py:_now": "tells people when; nothing is decided by it",
     "model/ids.py": "an id is made by the caller, before the round trip; no deadline is compared with it",
     "cli/doctor.py:examine": "how far the two clocks are apart is the question",
 }

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from traceback import TracebackException
 from typing import TYPE_CHECKING, Any, Protocol
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 MESSAGE_LIMIT = 10_000
 TRACEBACK_LIMIT = 65_536
+SHOWN = 3
+"""Errors of a group that its message names."""
 
 _PACKAGE = Path(__file__).parent.parent
 _OWN_CODE = tuple(f"{_PACKAGE / part}{os.sep}" for part in ("executors", "worker", "replay"))
@@ -147,9 +150,21 @@ def type_names(error: BaseException) -> tuple[str, ...]:
 def message_text(error: BaseException) -> str:
     told = leading(error)
     text = _text_of(told)
+    if isinstance(told, BaseExceptionGroup) and (causes := list(islice(_leaves(told), SHOWN + 1))):
+        named = [f"{type_names(each)[0]}: {message_text(each)}" for each in causes[:SHOWN]]
+        text = f"{text}: {'; '.join(named)}{'; …' if len(causes) > SHOWN else ''}"
     if told is not error and _sole(error) is not told:
         text = f"{text} It led to {type_name(type(error))}: {_text_of(error)}"
     return bounded(text, MESSAGE_LIMIT)
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    """The errors that a group was raised for: its own message says only how many there are."""
+    for each in group.exceptions:
+        if isinstance(each, BaseExceptionGroup):
+            yield from _leaves(each)
+        else:
+            yield each
 
 
 def _text_of(error: BaseException) -> str:

@@ -9,6 +9,8 @@ from datetime import timedelta
 from math import inf
 from typing import Any, Literal, Self
 
+import msgspec
+
 from stepwell.model.counting import MOST
 from stepwell.model.duration import Duration, duration
 from stepwell.model.errors import InvalidSetting
@@ -144,6 +146,17 @@ def _check(setting: str, value: object, good: bool, rule: str) -> None:
 
 Retry.__init__ = refuse_unknown_options(Retry.__init__)  # type: ignore[method-assign]  # a dataclass makes it itself
 DEFAULT = Retry()
+
+
+def policy_of(packed: bytes, *, turn: bool) -> Retry:
+    """The policy of a run, from its row; of a turn whose starter knew only its name, that of turns.
+
+    Raises what `msgspec` and `Retry` raise if the row cannot be read.
+    """
+    told = msgspec.json.decode(packed)
+    return LOST_TURNS if turn and not told else Retry.unpacked(told)
+
+
 LOST_TURNS = Retry(attempts=10, delay=1, factor=2, max_delay=600)
 """A turn that is lost with its worker is taken again, after a second and then ever longer: ten in a row within some
 minutes, none of them written, are the code's fault."""

@@ -23,7 +23,7 @@ from stepwell.context import Inside, Running
 from stepwell.executors.base import contained, nobody
 from stepwell.model.outcome import Completed, Outcome, Released, Waiting
 from stepwell.model.run import Claim, Fence
-from stepwell.telemetry import log
+from stepwell.telemetry import Telemetry, log
 from stepwell.worker.bodies import Bodies
 from stepwell.worker.pace import Pace
 from stepwell.worker.run_task import failed, overdue, run_task, silent, timed_out
@@ -74,6 +74,7 @@ class Attempts:
         noted: Callable[[], None] = nobody,
         turn: Callable[[Running, Any], Coroutine[Any, Any, Outcome]] = no_turns,
         turns: Callable[[Sequence[Claim]], None] = nobody_waits,
+        telemetry: Telemetry | None = None,
     ) -> None:
         """`settle` takes an outcome to the tables; `ended` is told when there may be room for more, `apart` when
         there may be room for one that must be alone, and `noted` when one has ended that said something `inside`."""
@@ -86,6 +87,7 @@ class Attempts:
         self._inside = inside
         self._turn = turn
         self._told_turns = turns
+        self._telemetry = telemetry or Telemetry()
         self._line: deque[Claim] = deque()
         self._oldest: Claim | None = None
         self._under_way: dict[Claim, Attempt] = {}
@@ -238,9 +240,12 @@ class Attempts:
         """Until one has to wait: that one, and the rest of it."""
         clock, room = asyncio.get_running_loop().time, self._room
         self.pace.begins(clock())
+        timed = self._telemetry.timed
         while self._line and len(self._under_way) - len(self.resting) < room:
             attempt, context = Attempt(self._line.popleft()), copy_context()
             attempt.inside = self._inside
+            if timed:
+                attempt.claim.begun_at = time.monotonic()
             try:
                 steps = self._run(attempt)
                 awaited = context.run(steps.send, None)

@@ -8,6 +8,7 @@ from typing import Protocol
 from uuid import UUID
 
 from stepwell.context import Running
+from stepwell.model.errors import Nondeterminism
 from stepwell.model.events import Event
 from stepwell.model.ids import ClaimId, RunId
 from stepwell.model.outcome import Outcome
@@ -90,6 +91,14 @@ class Host(Protocol):
     def settle(self, claim: Claim, outcome: Outcome) -> None: ...
 
     def settled(self, group: Sequence[tuple[Claim, Outcome]]) -> None: ...
+
+    def ended(self, advances: Sequence[Advance]) -> None:
+        """Workflows whose end was written."""
+        ...
+
+    def blocked(self, claim: Claim, error: Nondeterminism, version: str) -> None:
+        """A workflow that waits for other code than this version."""
+        ...
 
 
 class TurnLink(Protocol):

@@ -8,13 +8,15 @@ from collections.abc import Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from stepwell.context import Running
+from stepwell.model.errors import Nondeterminism
 from stepwell.model.ids import ClaimId
 from stepwell.model.outcome import Outcome
 from stepwell.model.run import Claim
+from stepwell.model.turn import Advance
 from stepwell.telemetry import Telemetry
 from stepwell.worker.attempts import Attempts
 from stepwell.worker.lanes import Lanes
-from stepwell.worker.ledger import Ledger
+from stepwell.worker.ledger import NOT_DECIDED, Ledger
 from stepwell.worker.link import Link, Settlement
 
 
@@ -73,4 +75,12 @@ class Hosted:
         if group:
             self._attempts.forget([claim for claim, _ in group])
             self._lanes.stir()
-            self._telemetry.tell("worker.settled", settlements=group, lost=())
+            self._telemetry.tell("worker.settled", settlements=group, lost=(), moves=NOT_DECIDED)
+
+    def ended(self, advances: Sequence[Advance]) -> None:
+        """Workflows whose end was written."""
+        self._telemetry.tell("worker.advanced", advances=advances)
+
+    def blocked(self, claim: Claim, error: Nondeterminism, version: str) -> None:
+        """A workflow that waits for other code."""
+        self._telemetry.tell("workflow.blocked", claim=claim, error=error, version=version)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from stepwell.beside import beside
 from stepwell.model.errors import ClaimLost, Unavailable
 from stepwell.model.ids import RunId
-from stepwell.model.outcome import Completed, CompletedWithin, Failed, Outcome, Released, Waiting
+from stepwell.model.outcome import Completed, CompletedWithin, Failed, Move, Outcome, Released, Waiting
 from stepwell.model.run import Claim, Error, Reason
 from stepwell.telemetry import Telemetry, log
 from stepwell.worker.link import Completion, DataRefused, Link, NotRecorded, Settlement
@@ -24,6 +24,7 @@ from stepwell.worker.unrecorded import MOST, Refusals, why
 GROUP = 500
 HEAVY, LOAD = 64 * 1024, 8 * 1024 * 1024
 """Bytes of a result that is too long for an exchange, and of those in one group that are."""
+NOT_DECIDED: Mapping[Claim, Move] = {}
 ASIDE = 1.0
 """Seconds between looks at outcomes whose run someone else holds locked."""
 
@@ -128,11 +129,13 @@ class Ledger:
         self._completed.clear()
         self._stirred.set()
 
-    def settled(self, group: Sequence[Settlement], lost: Collection[RunId]) -> None:
+    def settled(
+        self, group: Sequence[Settlement], lost: Collection[RunId], moves: Mapping[Claim, Move] = NOT_DECIDED
+    ) -> None:
         self._unsettled -= len(group)
         self._refusals.forget_all([claim for claim, _ in group])
         self._told_settled(group)
-        self._telemetry.tell("worker.settled", settlements=group, lost=lost)
+        self._telemetry.tell("worker.settled", settlements=group, lost=lost, moves=moves)
         if lost:
             log.warning("%d outcomes were refused: their claims are lost", len(lost))
         if not self._unsettled:
@@ -221,7 +224,7 @@ class Ledger:
             try:
                 if repeated and not (group := await self._free(group)):
                     return
-                lost = await self._link.settle(group, repeated=repeated)
+                recorded = await self._link.settle(group, repeated=repeated)
             except Unavailable as error:
                 log.warning("%d outcomes wait for the database: %s", len(group), error)
                 # It may have committed before the answer was lost.
@@ -231,7 +234,7 @@ class Ledger:
             except Exception as error:
                 return await self._apart(group, error)
             else:
-                return self.settled(group, lost)
+                return self.settled(group, recorded.lost, recorded.moves)
 
     async def _free(self, group: Sequence[Settlement]) -> Sequence[Settlement]:
         """Those that can be settled now. What someone else holds locked, for however long, holds up nobody else."""

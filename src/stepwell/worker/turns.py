@@ -26,7 +26,6 @@ from stepwell.model.start import Start, plain_parts
 from stepwell.model.states import State
 from stepwell.model.turn import Advance, News
 from stepwell.replay.replay import About, Replay
-from stepwell.telemetry import log
 from stepwell.worker import run_turn
 from stepwell.worker.desk import Host, TurnLink, Waiter
 from stepwell.worker.run_step import Steps
@@ -40,6 +39,8 @@ KEPT = 1_000
 """Workflows that are kept alive between their turns. The others are told their history again."""
 
 
+BLOCKED = 10_000
+"""Blocked runs that are remembered, each with the version at which that was told."""
 RESTING = 100
 """Turns that stay for runs of their own that are not claimed yet. More than these wait as all do."""
 CLOCK_BACK = timedelta(minutes=1)
@@ -90,6 +91,8 @@ class Turns:
         self._under_way: dict[UUID, Turn] = {}
         self._awaited: dict[RunId, Waiter] = {}
         """Whose end is offered to which turn."""
+        self._blocked: OrderedDict[tuple[UUID, str], None] = OrderedDict()
+        """Runs that were told to be blocked, and at which version."""
         self._looking: asyncio.TimerHandle | None = None
         self._begun_anew: dict[UUID, list[Command]] = {}
         self._expected: dict[Claim, tuple[asyncio.Task[list[News | BaseException]], int]] = {}
@@ -283,7 +286,6 @@ class Turns:
         self, claim: Claim, news: News, error: Nondeterminism, version: str, written: tuple[int, int] | None
     ) -> Outcome:
         """The run waits for code that fits, from where it was last `written`."""
-        log.error("%s", error)
         blocked = {
             "recorded": error.recorded, "new": error.new, "line": error.line, "idx": error.idx, "version": version,
             "message": str(error),
@@ -294,6 +296,11 @@ class Turns:
             await self._writes.answer(advance)
         except ClaimLost:
             return Released()
+        if (claim.id, version) not in self._blocked:  # else it was told: other workers may wake it now and then
+            self._blocked[claim.id, version] = None
+            if len(self._blocked) > BLOCKED:
+                self._blocked.popitem(last=False)
+            self._host.blocked(claim, error, version)
         return Waiting()
 
     def _keep_alive(self, run_id: UUID, replay: Replay, history_from: int) -> None:

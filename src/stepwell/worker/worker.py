@@ -69,7 +69,7 @@ class Worker:
         self._notes = Notes(link, capture=capture)
         self._attempts = Attempts(
             bodies, slots=slots, settle=self._ledger.add, ended=self._ended, apart=self._apart, inside=self._notes,
-            noted=self._notes.ended, turn=self._turns.run_turn, turns=self._turns.begin_soon,
+            noted=self._notes.ended, turn=self._turns.run_turn, turns=self._turns.begin_soon, telemetry=telemetry,
         )  # fmt: skip
         self._lanes = Lanes(link, self._attempts, self._ledger, telemetry, slots=slots, unheard=self._look.set)
         self._turns.live_in(Hosted(link, self._lanes, self._attempts, self._ledger, telemetry), self._refusals)
@@ -103,10 +103,13 @@ class Worker:
             self._turns.close()
             await self._lease.release()
             await self._leave()
+            self._telemetry.tell("worker.stopped")
             self._gone.set()
 
     async def stop(self, grace: float = 0.0) -> None:
         """Claim no more; let attempts end within `grace` seconds; give the rest back at once."""
+        if not self._stopping:
+            self._telemetry.tell("worker.stopping")
         self._stopping = True
         self._lease.give_up()
         self._lanes.stop(CLEANUP)

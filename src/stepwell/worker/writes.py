@@ -109,6 +109,8 @@ class Writes:
         if len(written.claims) < count:
             elsewhere = {start.id for each in advances for start in each.here} - {each.id for each in written.claims}
         turns = written.turns
+        if ended := [each for each in advances if each.ended is not None and each.claim.id in turns]:
+            self._host.ended(ended)
         return [(turns[each.claim.id], elsewhere) if each.claim.id in turns else _lost(each) for each in advances]
 
     async def _write_alone(self, advance: Advance, *, repeat: bool = True) -> Wrote | BaseException:

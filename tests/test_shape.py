@@ -49,6 +49,7 @@ LONG_STATEMENTS = {
     "exchange_runs": "one round trip and one commit complete what is done and claim what is next: the hot path",
 }
 IMPORTS_IN_FUNCTIONS = {
+    "contrib/": "a library that is not installed is asked for where it is used, with a word on how to install it",
     "cli/": "a command that prints no table and runs no loop starts without rich and uvloop",
 }
 BROAD_EXCEPTS = {

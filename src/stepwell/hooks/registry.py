@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from difflib import get_close_matches
 from typing import Any
 
@@ -25,6 +25,8 @@ class Hooks:
         self._telemetry = telemetry
         self._by_event: dict[str, list[Hook]] = {}
         self._pumps: dict[asyncio.AbstractEventLoop, Pump] = {}
+        self.around: Callable[[Any, Coroutine[Any, Any, Any]], Coroutine[Any, Any, Any]] | None = None
+        """Run by workers with each attempt of a task, around its body."""
 
     def add(self, names: tuple[object, ...], fn: Callable[[Any], Any], limit: Duration) -> None:
         """Call `fn` with each event of these names. Raises WrongUse or InvalidSetting."""

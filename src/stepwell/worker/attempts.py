@@ -285,7 +285,8 @@ class Attempts:
         claim, begun = attempt.claim, nobody
         if claim.timeout is not None or claim.deadline is not None or body.heartbeat is not None:
             begun = lambda: self._begun(attempt)  # noqa: E731
-        return run_task(attempt, body, self._bodies.executors[body.executor], begun=begun)
+        steps = run_task(attempt, body, self._bodies.executors[body.executor], begun=begun)
+        return steps if self._bodies.around is None else self._bodies.around(attempt, steps)
 
     def _end_at_once(self, attempt: Attempt, outcome: Outcome) -> None:
         self.pace.ended += 1

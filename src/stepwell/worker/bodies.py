@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
+from stepwell.context import Running
 from stepwell.executors.base import Body, Executor
+from stepwell.model.outcome import Outcome
 
 
 class Runnable(Body, Protocol):
@@ -22,6 +24,9 @@ class Runnable(Body, Protocol):
         ...
 
 
+Around = Callable[[Running, Coroutine[Any, Any, Outcome]], Coroutine[Any, Any, Outcome]]
+
+
 @dataclass(frozen=True, slots=True)
 class Bodies:
     """What a worker can run: a body by name, and the executor for it."""
@@ -30,6 +35,8 @@ class Bodies:
     executors: Mapping[str, Executor]
     turns: frozenset[str] = frozenset()
     """Names of workflows, which have turns."""
+    around: Around | None = None
+    """Run with each attempt of a task, around its body."""
 
     @property
     def tasks(self) -> frozenset[str]:

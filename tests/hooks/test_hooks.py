@@ -284,30 +284,21 @@ async def test_what_a_workflow_gives_up_is_told_as_cancelled(app: App) -> None:
 
 
 async def test_a_blocked_workflow_is_told(app: App, dsn: str) -> None:
-    changed = App(dsn)
-    for here, name in ((app, "one"), (changed, "two")):
-        part = here.task(name=name)(bodies.refused)
+    before, changed = App(dsn), App(dsn)
 
-        @here.workflow(name="shop.order")
-        async def order(part: Any = None, _part: Any = part) -> None:
-            await workflow.signal("go")
-            await _part()
-            await workflow.signal("paid")
-
-    del order
-    heard = hearing(changed, "workflow.blocked")
-    first = App(dsn)
-
-    @first.workflow(name="shop.order")
-    async def before() -> None:
-        await workflow.sleep(0.01) if hasattr(workflow, "sleep") else await asyncio.sleep(0.01)
+    @before.workflow(name="shop.order")
+    async def sleeps() -> None:
+        await asyncio.sleep(0.01)
         await workflow.signal("paid")
 
-    @changed.workflow(name="shop.other")
-    async def other() -> None: ...
+    @changed.workflow(name="shop.order")
+    async def waits() -> None:
+        await workflow.signal("packed")
+        await workflow.signal("paid")
 
-    async with first, first.worker():
-        run = await before.start()
+    heard = hearing(changed, "workflow.blocked")
+    async with before, before.worker():
+        run = await sleeps.start()
 
         async def has_slept() -> bool:
             return any(event.type == "TimerFired" for event in await run.history())
@@ -394,26 +385,31 @@ async def test_an_async_hook_runs_on_the_loop_and_a_plain_one_in_a_thread(app: A
     assert threads["sync"].name == "stepwell-hooks"
 
 
-async def test_a_hook_sees_nothing_of_the_run_that_happened_to_be_running(app: App) -> None:
+@pytest.mark.parametrize("kind", ["async", "sync"])
+async def test_a_hook_sees_nothing_of_the_body_in_which_its_event_was_told(app: App, kind: str) -> None:
     seen: list[object] = []
 
+    @app.task(queue="nobody")
+    async def other() -> None: ...
+
     @app.task
-    async def add() -> None: ...
+    async def cancels() -> None:
+        await (await other.start()).cancel()
 
-    @app.workflow
-    async def order() -> None:
-        await add()
-
-    async def look(event: RunEvent) -> None:
+    def look(event: RunEvent) -> None:
         try:
             seen.append(current.run_id)
         except NotInARun:
             seen.append(None)
 
-    app.on("run.completed")(look)
-    async with app.worker():
-        await (await order.start()).result(timeout=30)
-    assert seen == [None, None]
+    async def look_on_loop(event: RunEvent) -> None:
+        look(event)
+
+    hook: Any = look_on_loop if kind == "async" else look
+    app.on("run.cancelled")(hook)
+    async with app.worker(queues=["default"]):
+        await (await cancels.start()).result(timeout=30)
+    assert seen == [None]
 
 
 async def test_a_failing_hook_hurts_neither_the_work_nor_other_hooks(
@@ -522,8 +518,7 @@ async def test_a_worker_that_stops_lets_the_hooks_hear_what_waits(app: App) -> N
 
     @app.on("run.completed", "worker.stopped")
     async def slow(event: RunEvent | WorkerEvent) -> None:
-        for _ in range(3):
-            await asyncio.sleep(0)
+        await app.workers()  # it takes a while
         heard.append(event.type)
 
     async with app.worker():

@@ -54,7 +54,7 @@ def test_a_group_of_one_is_told_as_the_error_in_it() -> None:
 
 def test_a_group_of_several_is_told_as_a_group() -> None:
     error = ExceptionGroup("unhandled", [ValueError("one"), KeyError("two")])
-    assert message_text(error) == "unhandled (2 sub-exceptions)"
+    assert message_text(error) == "unhandled (2 sub-exceptions): ValueError: one; KeyError: 'two'"
     assert type_names(error)[0] == "ExceptionGroup"
 
 

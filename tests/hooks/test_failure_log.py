@@ -13,7 +13,7 @@ import pytest
 
 from stepwell import App, Fatal, InvalidSetting, Retry, RunExpired, RunFailed, Snooze, current, workflow
 from stepwell.cli.logs import AsJson, ForPeople
-from stepwell.engine import runs
+from stepwell.engine import ends, runs
 from stepwell.hooks.failures import MESSAGE, one_line
 from stepwell.model.ids import new_claim_id
 from stepwell.model.run import Wanted
@@ -277,7 +277,7 @@ async def test_a_lost_claim_is_not_logged_as_a_failure(app: App, caplog: pytest.
     async with app.worker():
         run = await refused.start()
         await began.wait()
-        await runs.cancel(app._opening.database, [run.id])  # and nobody tells the worker
+        await ends.cancel(app._opening.database, [run.id])  # and nobody tells the worker
         go_on.set()
 
         async def is_lost() -> bool:

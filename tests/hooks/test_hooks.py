@@ -30,7 +30,7 @@ from stepwell import (
     current,
     workflow,
 )
-from stepwell.engine import runs
+from stepwell.engine import ends, runs
 from stepwell.hooks import pump as pumping
 from stepwell.hooks import registry
 from stepwell.model.ids import new_claim_id
@@ -114,7 +114,7 @@ async def test_a_retried_and_a_snoozed_attempt_are_told_with_when_the_next_is_du
     @app.task(retry=Retry(attempts=3, delay=0.05, jitter=0))
     async def flaky() -> str:
         if current.attempt == 1:
-            raise Snooze(0.02)
+            raise Snooze(0.2)
         if current.attempt == 2:
             raise ConnectionError("not yet")
         return "done"
@@ -126,7 +126,7 @@ async def test_a_retried_and_a_snoozed_attempt_are_told_with_when_the_next_is_du
         await heard.count(3)
     snoozed, retrying, completed = heard
     assert heard.types == ["run.snoozed", "run.retrying", "run.completed"]
-    assert snoozed.next_at - snoozed.at == timedelta(seconds=0.02)
+    assert snoozed.next_at - snoozed.at == timedelta(seconds=0.2)
     assert retrying.next_at - retrying.at == timedelta(seconds=0.05)
     assert [each.failures for each in heard] == [0, 1, 1]
     assert [each.attempt for each in heard] == [1, 2, 3]
@@ -328,7 +328,7 @@ async def test_a_lost_claim_is_told_to_no_hook(app: App) -> None:
     async with app.worker():
         run = await late.start()
         await began.wait()
-        await runs.cancel(app._opening.database, [run.id])
+        await ends.cancel(app._opening.database, [run.id])
         go_on.set()
 
         async def is_lost() -> bool:

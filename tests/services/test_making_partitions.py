@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(60)
 ATTEMPT = """
 insert into stepwell.attempts (run_id, attempt, outcome, claim_id, claimed_by, started_at, ended_at)
 select stepwell.id_at(at + n * interval '1 millisecond'), 1, 'released', gen_random_uuid(), gen_random_uuid(), at, at
-  from (select stepwell.now() + $1 * interval '1 day', (random() * 1e7)::int) a (at, n)
+  from (select date_trunc('day', stepwell.now(), 'UTC') + $1 * interval '1 day', (random() * 1e7)::int) a (at, n)
 """
 FINISHED = """
 insert into stepwell.finished_runs (

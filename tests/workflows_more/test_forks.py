@@ -214,7 +214,7 @@ async def test_what_cannot_be_forked_is_refused_with_a_reason(app: App) -> None:
         last = len(await run.history())
         with pytest.raises(InvalidSetting, match=f"events 1 to {last}"):
             await run.fork(at=last + 1)
-        with pytest.raises(InvalidSetting, match="0 is before"):
+        with pytest.raises(InvalidSetting, match="at = -1: a whole number from 0"):
             await run.fork(at=-1)
         with pytest.raises(InvalidSetting, match="this event is its end, WorkflowCompleted"):
             await run.fork(at=last)

@@ -342,7 +342,7 @@ class Change:
         @app.task
         async def work(waits: bool) -> None:
             if waits:
-                self.in_line = max(self.in_line, len(self.worker._attempts._line))
+                self.in_line = max(self.in_line, len(self.worker._attempts._first.line))
                 await self.gate.wait()
 
         self.work = work

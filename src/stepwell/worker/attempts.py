@@ -1,9 +1,7 @@
 """The attempts under way: each from its claim until the tables have its outcome.
 
 What is claimed waits in line until there is a slot; where bodies are quick it never waits long, and what does
-is given back. A body that ends without waiting for anything costs neither a task nor a turn of the event
-loop: one task takes one after the other through its first step. The first that has to wait keeps the task to
-itself, and another task goes on with the line.
+is given back. `FirstSteps` takes the line through its first steps.
 
 An attempt ends by its body, or from outside by a verdict: its time is out, the worker stops, the lease is lost.
 A body that then ends in time has the last word; one that does not is settled without, and keeps its slot but
@@ -14,9 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Container, Coroutine, Mapping, Sequence
-from contextvars import copy_context
 from typing import Any
 
 from stepwell.context import Inside, Running
@@ -25,12 +21,14 @@ from stepwell.model.outcome import Completed, Outcome, Released, Waiting
 from stepwell.model.run import Claim, Fence
 from stepwell.telemetry import log
 from stepwell.worker.bodies import Bodies
+from stepwell.worker.first_steps import FirstSteps
 from stepwell.worker.pace import Pace
 from stepwell.worker.run_task import failed, overdue, run_task, silent, timed_out
-from stepwell.worker.steps import Rest
 
 CLEANUP = 1.0
 """Seconds a cancelled body has to clean up before its attempt is settled without it."""
+STRETCH = 0.003
+"""Seconds of first steps after which the rest of the event loop has a turn."""
 RESTING = 500
 """Turns that rest beside those that have a slot, before no more is claimed."""
 TURN = "turn"
@@ -86,14 +84,11 @@ class Attempts:
         self._inside = inside
         self._turn = turn
         self._told_turns = turns
-        self._line: deque[Claim] = deque()
+        self._first: FirstSteps[Attempt, Outcome] = FirstSteps(self, stretch=STRETCH)
         self._oldest: Claim | None = None
         self._under_way: dict[Claim, Attempt] = {}
         self.resting: set[Claim] = set()
         """Turns that only wait for runs of their own, and need no slot meanwhile."""
-        self._tasks: set[asyncio.Task[None]] = set()
-        self.stepping = False
-        """Whether a task is taking the line through its first steps."""
         self._idle = asyncio.Event()
         self.known: set[Claim] = set()
         """Every claim that was heard of and is not settled yet."""
@@ -102,9 +97,14 @@ class Attempts:
         self.pace = Pace()
 
     @property
+    def stepping(self) -> bool:
+        """Whether a task is taking the line through its first steps."""
+        return self._first.busy
+
+    @property
     def taken(self) -> int:
         """Slots that are not free: attempts, claims in line for one, and threads that go on after theirs."""
-        return len(self._under_way) - min(len(self.resting), RESTING) + len(self._line) + self._bodies.stuck
+        return len(self._under_way) - min(len(self.resting), RESTING) + len(self._first.line) + self._bodies.stuck
 
     @property
     def unused(self) -> int:
@@ -114,11 +114,10 @@ class Attempts:
     def begin(self, claims: Sequence[Claim]) -> None:
         self.known.update(claims)
         self.alone.update([claim for claim in claims if claim.alone])
-        self._line.extend(claims)
         if self._bodies.turns and (turns := [claim for claim in claims if claim.name in self._bodies.turns]):
             self._told_turns(turns)
         self._idle.clear()
-        self._go_on()
+        self._first.add([Attempt(claim, inside=self._inside) for claim in claims])
 
     def give_back(self, claim: Claim) -> None:
         self.known.add(claim)
@@ -126,11 +125,12 @@ class Attempts:
 
     def give_back_stale(self) -> None:
         """Called now and then: what waited in line ever since the last call may find a slot elsewhere sooner."""
-        self._go_on()  # a thread that was given up ends unheard, and leaves a slot
-        if self._line and self._line[0] is self._oldest:
-            log.info("%d claims found no slot here in time: released", len(self._line))
+        self._first.go_on()  # a thread that was given up ends unheard, and leaves a slot
+        line = self._first.line
+        if line and line[0].claim is self._oldest:
+            log.info("%d claims found no slot here in time: released", len(line))
             self.leave_line(Released())
-        self._oldest = next(iter(self._line), None)
+        self._oldest = line[0].claim if line else None
 
     def forget(self, claims: Collection[Claim]) -> None:
         """The tables have their outcomes, or have refused them."""
@@ -159,9 +159,12 @@ class Attempts:
 
     def compare(self, before: Container[Claim], held: Mapping[Fence, Claim]) -> None:
         """End those, of all that were here before, whose claim the table does not give to us, or whose time is out."""
-        lost = {claim for claim in self._line if claim in before and claim.fence not in held}
+        line = self._first.line
+        lost = {each.claim for each in line if each.claim in before and each.claim.fence not in held}
         if lost:
-            self._line = deque(claim for claim in self._line if claim not in lost)
+            kept = [each for each in line if each.claim not in lost]
+            line.clear()
+            line.extend(kept)
             self.forget(lost)
             self._told_ended()
         for claim, attempt in list(self._under_way.items()):
@@ -176,10 +179,10 @@ class Attempts:
 
     def snapshot(self) -> set[Claim]:
         """All whose body has not ended."""
-        return {*self._under_way, *self._line}
+        return {*self._under_way, *(each.claim for each in self._first.line)}
 
     async def idle(self) -> None:
-        while self._under_way or self._line or self.stepping:
+        while self._under_way or self._first.line or self.stepping:
             self._idle.clear()
             await self._idle.wait()
 
@@ -192,7 +195,8 @@ class Attempts:
         self._idle.set()
 
     def leave_line(self, verdict: Outcome | None) -> None:
-        claims, self._line = self._line, deque()
+        claims = [attempt.claim for attempt in self._first.line]
+        self._first.line.clear()
         if verdict is None:
             self.forget(claims)
             return
@@ -205,69 +209,19 @@ class Attempts:
     def _room(self) -> int:
         return self._slots - self._bodies.stuck
 
-    def _go_on(self) -> None:
-        if self._line and not self.stepping and self.unused > 0:
-            self.stepping = True
-            loop = asyncio.get_running_loop()
-            if loop.get_task_factory() is None:
-                self._begin_step()
-            else:  # an eager one would take its first step in ours, the next in that, and so on
-                loop.call_soon(self._begin_step)
+    def has_room(self) -> bool:
+        return self.unused > 0
 
-    def _begin_step(self) -> None:
-        task = asyncio.create_task(self._step())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _step(self) -> None:
-        """Take the line through its first steps. The first that has to wait has this task to itself from then on."""
-        me = asyncio.current_task()
-        assert me is not None
-        waiting: Attempt | None = None
-        try:
-            waiting, rest = await self._first_steps(me)
-        finally:
-            self.stepping = False  # also if a body of before, that kept this task, has it cancelled
-            self._go_on()
-            self._told_ended()
-            self._idle_if_so()
-        if waiting is not None and rest is not None:
-            await self._to_the_end(waiting, rest)
-
-    async def _first_steps(self, me: asyncio.Task[Any]) -> tuple[Attempt | None, Rest[Outcome] | None]:
-        """Until one has to wait: that one, and the rest of it."""
-        clock, room = asyncio.get_running_loop().time, self._room
-        self.pace.begins(clock())
-        while self._line and len(self._under_way) - len(self.resting) < room:
-            attempt, context = Attempt(self._line.popleft()), copy_context()
-            attempt.inside = self._inside
-            try:
-                steps = self._run(attempt)
-                awaited = context.run(steps.send, None)
-            except StopIteration as stop:
-                self._end_at_once(attempt, stop.value)
-            except BaseException as error:
-                self._end_at_once(attempt, failed(contained(error)))
-            else:
-                self._wait(attempt, me)
-                return attempt, Rest(steps, context, awaited)
-            if me.cancelling() or getattr(me, "_must_cancel", False):
-                break  # by its own body, even if it changed its mind: who came next would be cancelled for it
-            over = self.pace.is_over(now := clock())
-            if over or not self._line:
-                self.pace.pauses(now, attempt.claim.name)
-            if over:
-                if self.pace.tells(now):
-                    self._told_ended()
-                await asyncio.sleep(0)
-                self.pace.begins(clock())
-        return None, None
+    def paused(self, last: Attempt | None, seconds: float) -> None:
+        self.pace.paused(None if last is None else last.claim.name, seconds)
+        self._told_ended()
+        self._idle_if_so()
 
     def _idle_if_so(self) -> None:
-        if not self._under_way and not self._line and not self.stepping:
+        if not self._under_way and not self._first.line and not self.stepping:
             self._idle.set()
 
-    def _run(self, attempt: Attempt) -> Coroutine[Any, Any, Outcome]:
+    def coroutine_of(self, attempt: Attempt) -> Coroutine[Any, Any, Outcome]:
         body = self._bodies.by_name[attempt.claim.name]
         if body.executor == TURN:
             attempt.claim.turn = True
@@ -282,29 +236,28 @@ class Attempts:
             begun = lambda: self._begun(attempt)  # noqa: E731
         return run_task(attempt, body, self._bodies.executors[body.executor], begun=begun)
 
-    def _end_at_once(self, attempt: Attempt, outcome: Outcome) -> None:
-        self.pace.ended += 1
-        self._settle(attempt.claim, outcome)
-        if attempt.noted is not None:
-            self._told_noted()
-
-    # -- those that wait
-
-    def _wait(self, attempt: Attempt, task: asyncio.Task[None]) -> None:
+    def waits(self, attempt: Attempt, task: asyncio.Task[None]) -> None:
         attempt.task = task
         self.pace.waits(attempt.claim.name)
         self._under_way[attempt.claim] = attempt
         if attempt.begun_at is not None:
             self._time(attempt)
 
-    async def _to_the_end(self, attempt: Attempt, rest: Rest[Outcome]) -> None:
-        outcome: Outcome
-        try:
-            outcome = await rest
-        except BaseException as error:
-            # Not our cancellation: the body cancelled the task it runs in, and would do so for ever if it were
-            # released. Anything else is a mistake of ours, and must not leave the run running.
-            outcome = failed(contained(error))
+    def ended(self, attempt: Attempt, result: Outcome | None, error: BaseException | None) -> None:
+        # A cancellation here is not ours: the body cancelled the task it runs in, and would do so for ever if it were
+        # released. Anything else is a mistake of ours, and must not leave the run running.
+        outcome = result if result is not None else failed(contained(error or RuntimeError("it had no outcome")))
+        if attempt.task is not None:
+            self._end(attempt, outcome)
+            return
+        self.pace.ended += 1
+        self._settle(attempt.claim, outcome)
+        if attempt.noted is not None:
+            self._told_noted()
+
+    # -- attempts that wait
+
+    def _end(self, attempt: Attempt, outcome: Outcome) -> None:
         for timer in attempt.timers:
             timer.cancel()
         self._left(attempt)
@@ -349,13 +302,13 @@ class Attempts:
             self.resting.discard(claim)
         elif claim in self.known:
             self.resting.add(claim)
-            self._go_on()
+            self._first.go_on()
 
     def _left(self, attempt: Attempt) -> None:
         attempt.task, attempt.timers = None, ()  # which hold it: together they would wait for the collector
         self.resting.discard(attempt.claim)
         if self._under_way.pop(attempt.claim, None) is not None:
-            self._go_on()
+            self._first.go_on()
             self._told_ended()
             self._idle_if_so()
 

@@ -43,9 +43,9 @@ class Draft:
         """Steps that were asked for, and begin once all of it is written."""
 
     @property
-    def is_long(self) -> bool:
-        """Whether there is much to start."""
-        return bool(self.full) or len(self.advance.starts) >= PART
+    def has_more(self) -> bool:
+        """Whether there is something to write, or the code is not at rest."""
+        return bool(self.advance.events or self.calls or self.full or self.replay.line)
 
     @property
     def listens(self) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import gc
 from collections.abc import Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 
@@ -25,8 +23,6 @@ class Hosted:
         self._attempts = attempts
         self._ledger = ledger
         self._telemetry = telemetry
-        self._collects = False
-        """Whether garbage is collected again when nobody is in a hurry."""
 
     def room_for(self, names: Collection[str]) -> int:
         return self._lanes.room_for(names)
@@ -47,22 +43,6 @@ class Hosted:
 
     def rest(self, attempt: Running, rests: bool) -> None:
         self._attempts.rest(attempt.claim, rests)
-
-    def hurry(self, attempt: Running, hurries: bool) -> None:
-        """No garbage is collected meanwhile: nearly all that a fan-out makes goes by itself, and soon."""
-        hurried = self._attempts.pace.hurried
-        if hurries and not hurried:
-            self._collects = self._collects or gc.isenabled()
-            gc.disable()
-        (hurried.add if hurries else hurried.discard)(attempt.claim)
-        if not hurried and self._collects:
-            # Not at once: the turn that was in a hurry may be over, and all that it made is about to go.
-            asyncio.get_running_loop().call_soon(self._collect)
-
-    def _collect(self) -> None:
-        if self._collects and not self._attempts.pace.hurried:
-            self._collects = False
-            gc.enable()
 
     def settle(self, claim: Claim, outcome: Outcome) -> None:
         """A run that a turn would have taken along, and could not."""

@@ -1,16 +1,11 @@
-"""The steps of turns: bodies that run here, inline, and whose end is told to whoever asked for them.
-
-One task takes one after the other through its first part, as attempts are: a step that waits for nothing costs neither
-a task nor a turn of the event loop. The first that has to wait keeps the task to itself, and another goes on.
-"""
+"""The steps of turns: bodies that run inline, each begun by `FirstSteps`, and reported to the turn that called it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -23,11 +18,11 @@ from stepwell.model.commands import StepCall
 from stepwell.model.events import Event, EventType
 from stepwell.model.run import Error
 from stepwell.own_tx import OwnTx
+from stepwell.worker.first_steps import FirstSteps
 from stepwell.worker.run_task import failed, timed_out
-from stepwell.worker.steps import Rest
 
 MOST, STRETCH = 40, 0.012
-"""First parts, or seconds of them, after which everyone else on the event loop has a turn. So many are then written
+"""Steps, or seconds of their first steps, after which the rest of the event loop has a turn. So many are then written
 together, while others go on."""
 
 Done = tuple[bytes, OwnTx | None]
@@ -90,78 +85,29 @@ class UnderWay(Struct, eq=False):
 
 
 class Steps:
+    """The steps of all turns of a worker."""
+
     def __init__(self, executors: Mapping[str, Executor]) -> None:
         self._executors = executors
-        self._line: deque[UnderWay] = deque()
-        self._stepping = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        # Two turns of the loop: in the first those that are written together are gathered, in the second they leave.
+        self._first: FirstSteps[UnderWay, Done] = FirstSteps(self, stretch=STRETCH, most=MOST, turns=2)
 
     def begin(self, step: UnderWay) -> None:
-        self._line.append(step)
-        if not self._stepping:
-            self._go_on()
+        self._first.add([step])
 
-    def _go_on(self) -> None:
-        if self._line and not self._stepping:
-            self._stepping = True
-            loop = asyncio.get_running_loop()
-            if loop.get_task_factory() is None:
-                self._begin_stepping()
-            else:  # an eager one would take its first step in ours, the next in that, and so on
-                loop.call_soon(self._begin_stepping)
+    def has_room(self) -> bool:
+        return True
 
-    def _begin_stepping(self) -> None:
-        task = asyncio.create_task(self._step())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def coroutine_of(self, step: UnderWay) -> Coroutine[Any, Any, Done] | None:
+        return None if step.given_up else run_step(step.call, step.attempt, self._executors)
 
-    async def _step(self) -> None:
-        """Take the line through its first parts. The first that has to wait has this task to itself from then on."""
-        me = asyncio.current_task()
-        assert me is not None
-        waiting: tuple[UnderWay, Rest[Done]] | None = None
-        try:
-            waiting = await self._first_parts(me)
-        finally:
-            self._stepping = False
-            self._go_on()
-        if waiting is not None:
-            step, rest = waiting
-            try:
-                done = await rest
-            except BaseException as error:
-                step.end(None, error)
-            else:
-                step.end(done, None)
+    def waits(self, step: UnderWay, task: asyncio.Task[None]) -> None:
+        step.task = task
 
-    async def _first_parts(self, me: asyncio.Task[Any]) -> tuple[UnderWay, Rest[Done]] | None:
-        """Until one has to wait: that one, and the rest of it."""
-        clock = asyncio.get_running_loop().time
-        count, stretch = 0, clock() + STRETCH
-        while self._line:
-            step = self._line.popleft()
-            if step.given_up:
-                continue
-            context = copy_context()
-            try:
-                parts = run_step(step.call, step.attempt, self._executors)
-                awaited = context.run(parts.send, None)
-            except StopIteration as stop:
-                step.end(stop.value, None)
-            except BaseException as error:
-                step.end(None, error)
-            else:
-                step.task = me
-                return step, Rest(parts, context, awaited)
-            if me.cancelling() or getattr(me, "_must_cancel", False):
-                break  # by its own body, even if it changed its mind: who came next would be cancelled for it
-            count += 1
-            if count >= MOST or clock() > stretch:
-                # Twice: in the first turn those who are written together are gathered, in the second they leave.
-                await asyncio.sleep(0)
-                await asyncio.sleep(0)
-                count, stretch = 0, clock() + STRETCH
-        return None
+    def ended(self, step: UnderWay, result: Done | None, error: BaseException | None) -> None:
+        step.end(result, error)
+
+    def paused(self, last: UnderWay | None, seconds: float) -> None: ...
 
 
 class OfTurn:

@@ -106,7 +106,10 @@ class Turns:
         try:
             news = await self.news(claim)
             replay, history_from = await self._replay(claim, workflow, news)
-            turn = Turn(self, attempt, replay, news, history_from, workflow.version, self._begun_anew.pop(claim.id, ()))
+            turn = Turn(
+                self, attempt, replay, news,
+                history_from=history_from, version=workflow.version, issued=self._begun_anew.pop(claim.id, ()),
+            )  # fmt: skip
             self._under_way[claim.id] = turn
             self._look_soon()
             advanced = await turn.run()
@@ -230,9 +233,6 @@ class Turns:
 
     def rest(self, attempt: Running, rests: bool) -> None:
         self._host.rest(attempt, rests)
-
-    def hurry(self, attempt: Running, hurries: bool) -> None:
-        self._host.hurry(attempt, hurries)
 
     def settle(self, claim: Claim, outcome: Outcome) -> None:
         self._host.settle(claim, outcome)

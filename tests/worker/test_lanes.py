@@ -270,25 +270,6 @@ async def test_no_more_is_claimed_than_there_are_slots_where_bodies_wait(app: Ap
         await asyncio.gather(*(run.result(20) for run in runs))
 
 
-async def test_a_crowded_worker_claims_for_several_slots_at_a_time(app: App) -> None:
-    """Bodies that end one by one, each a little later than the one before: no statement for each of them."""
-    turn = [asyncio.Event() for _ in range(401)]
-    turn[0].set()
-
-    @app.task
-    async def waits(n: int) -> None:
-        await turn[n].wait()
-        asyncio.get_running_loop().call_later(0.001, turn[n + 1].set)
-
-    runs = await waits.start_many([(n,) for n in range(400)])
-    async with app.worker(slots=100) as worker:
-        tap = Wiretap(worker)
-        for run in runs:
-            await run.result(20)
-    claims = tap.looks + len([claimed for _, claimed in tap.exchanges if claimed])
-    assert claims < 150, "300 slots became free, one after another"
-
-
 async def test_a_crowded_worker_leaves_nothing_waiting(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last slot that becomes free is claimed for, though nothing is heard of and nothing ends any more."""
     monkeypatch.setattr(lanes, "POLL", 3600.0)

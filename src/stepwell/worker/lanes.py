@@ -37,9 +37,6 @@ POLL_DEAF = 0.25
 STRIDE, MOST_STRIDE = 0.02, 2.0
 """Seconds until the limit keys behind those that were looked at have their turn; longer and longer where none of them
 gave anything, until something is heard."""
-CROWDED, PAUSE = 8, 0.01
-"""Where less than an eighth of the slots are free, claims are so many seconds apart: one for each slot would cost the
-database more than the run that it takes."""
 UNSETTLED = 2000
 """Outcomes that may be on their way to the tables, beside two for each slot, before claims have to wait."""
 NOTHING = Order(ClaimId(UUID(int=0)), (), 0)
@@ -96,11 +93,6 @@ class Lanes:
         """Limited work had its turn: then the queues without a limit have theirs."""
         self._stride = STRIDE
         self._ordered = 0
-        self._claimed_at = -math.inf
-        """When queues were last asked for claims."""
-        self._stirring: asyncio.TimerHandle | None = None
-        self._ends = 0
-        """Attempts that have ended since then."""
         self._flying = 0
         self._open = False
         self._stopping = asyncio.Event()
@@ -121,12 +113,6 @@ class Lanes:
 
     def stir(self) -> None:
         self._stirred.set()
-
-    def ended(self) -> None:
-        """There may be room for one more. Where claims are apart, it is no reason to look before there is for some."""
-        self._ends += 1
-        if self._stirring is None or self._ends >= self._slots // CROWDED:
-            self._stirred.set()
 
     def open(self) -> None:
         """The lease is held: there may be claims."""
@@ -232,26 +218,12 @@ class Lanes:
         """How many claims there is room for: free slots, and those that will soon be."""
         if not self._open or len(self._ledger) > 2 * self._slots + UNSETTLED:
             return 0
-        free = self._free
-        soon = min(self._attempts.pace.lately(now), MOST)
-        if soon and self._attempts.unused <= 0:
-            soon = 0
-        if soon == 0 and free < self._slots // CROWDED and now < self._claimed_at + PAUSE:
-            self._stir_at(self._claimed_at + PAUSE)
-            return 0
-        return min(BATCH, free + soon)
-
-    def _stir_at(self, when: float) -> None:
-        if self._stirring is None:
-            self._stirring = asyncio.get_running_loop().call_at(when, self._stir_now)
-
-    def _stir_now(self) -> None:
-        self._stirring = None
-        self._stirred.set()
+        soon = min(self._attempts.pace.lately(now), MOST) if self._attempts.unused > 0 else 0
+        return min(BATCH, self._free + soon)
 
     async def _look(self, limit: int, now: Callable[[], float]) -> None:
         claim_id, began = new_claim_id(), now()
-        self._plain_is_next, self._claimed_at, self._ends = False, began, 0
+        self._plain_is_next = False
         self._frontier.look_begins()
         try:
             async with self.asking(claim_id, limit):
@@ -270,7 +242,6 @@ class Lanes:
         claim_id, began = new_claim_id(), now()
         if (queue := self._frontier.ask()) is None:
             return  # the other lane asks
-        self._claimed_at, self._ends = began, 0
         claimed = Claimed([], limit, others=True)
         try:
             async with self.asking(claim_id, limit):
@@ -313,7 +284,7 @@ class Lanes:
     async def _exchange(self, completed: Sequence[Completion], going: Going | None) -> None:
         order, claim_id = NOTHING, None
         if going is not None:
-            self._plain_is_next, self._claimed_at, self._ends = False, asyncio.get_running_loop().time(), 0
+            self._plain_is_next = False
             claim_id = new_claim_id()
             order = Order(claim_id, going.places, going.share)
         try:

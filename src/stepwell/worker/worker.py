@@ -65,7 +65,7 @@ class Worker:
         )  # fmt: skip
         self._notes = Notes(link, capture=capture)
         self._attempts = Attempts(
-            bodies, slots=slots, settle=self._ledger.add, ended=self._ended, apart=self._apart, inside=self._notes,
+            bodies, slots=slots, settle=self._ledger.add, ended=self._stir, apart=self._apart, inside=self._notes,
             noted=self._notes.ended, turn=self._turns.run_turn, turns=self._turns.begin_soon,
         )  # fmt: skip
         self._lanes = Lanes(link, self._attempts, self._ledger, telemetry, slots=slots, unheard=self._look.set)
@@ -146,9 +146,6 @@ class Worker:
 
     def _stir(self) -> None:
         self._lanes.stir()
-
-    def _ended(self) -> None:
-        self._lanes.ended()
 
     def _apart(self) -> None:
         """There may be another run that had to wait until it could be alone."""

@@ -15,6 +15,7 @@ import msgspec
 
 from stepwell.context import Running
 from stepwell.executors.base import Executor
+from stepwell.group_commit import GroupCommit, Told
 from stepwell.model.commands import Command
 from stepwell.model.errors import ClaimLost, Nondeterminism
 from stepwell.model.events import Event, EventType
@@ -31,7 +32,6 @@ from stepwell.worker.desk import Host, TurnLink, Waiter
 from stepwell.worker.run_step import Steps
 from stepwell.worker.run_task import failed
 from stepwell.worker.run_turn import Turn
-from stepwell.worker.together import Together, Told
 from stepwell.worker.writes import Writes, patiently
 
 KEPT = 1_000
@@ -90,7 +90,7 @@ class Turns:
         self._begun_anew: dict[UUID, list[Command]] = {}
         self._expected: dict[Claim, tuple[asyncio.Task[list[News | BaseException]], int]] = {}
         self._asking: set[asyncio.Task[list[News | BaseException]]] = set()
-        self._news: Together[Claim, News] = Together(self._ask_news)
+        self._news: GroupCommit[Claim, News] = GroupCommit(self._ask_news)
         self._writes = Writes(link)
         self.write = self._writes.ask
 

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+from stepwell.group_commit import GroupCommit, Later, Told
 from stepwell.model.errors import ClaimLost, Unavailable
 from stepwell.model.ids import RunId, new_claim_id
 from stepwell.model.states import State
 from stepwell.model.turn import Advance, Advanced, News
 from stepwell.telemetry import log
 from stepwell.worker.desk import Host, TurnLink, Wrote
-from stepwell.worker.together import Later, Together, Told
 
 BUSY, PAUSE = 20, 0.008
 """Beside more than so many other writes, one that completes its run waits so many seconds for others that do."""
@@ -22,8 +22,8 @@ class Writes:
     def __init__(self, link: TurnLink) -> None:
         self._link = link
         self._host: Host
-        self._together: Together[Advance, Wrote] = Together(self._write_all)
-        self._ends: Together[Advance, Wrote] = Together(self._write_all, pause=self._pause)
+        self._together: GroupCommit[Advance, Wrote] = GroupCommit(self._write_all)
+        self._ends: GroupCommit[Advance, Wrote] = GroupCommit(self._write_all, pause=self._pause)
         """Of those that only complete: a statement of their own, which costs much more than one of them."""
 
     def live_in(self, host: Host) -> None:
@@ -38,7 +38,7 @@ class Writes:
             self._together.ask(advance, told)
 
     def _pause(self) -> float:
-        return PAUSE if self._together.many > BUSY else 0.0
+        return PAUSE if len(self._together) > BUSY else 0.0
 
     async def answer(self, advance: Advance) -> Wrote:
         return await self._together.answer(advance)

@@ -259,7 +259,7 @@ class App(Registering):
         link = DirectLink(database, dispatch, who, lease=lease)
         worker = Worker(
             link,
-            Bodies(tasks, executors, self.definitions.turns),
+            Bodies(tasks, executors),
             self.telemetry,
             slots=who.slots,
             lease=lease,

@@ -74,7 +74,7 @@ class GroupCommit(Generic[Q, A]):
             raise
 
     async def answer_at_once(self, question: Q) -> A:
-        """The same, but a question that is alone leaves in the caller's own task, and waits for no others."""
+        """Ask as `answer` does; a question that is alone leaves in the caller's own task, and waits for no others."""
         if self._gathered or len(self._flights) >= FLIGHTS:
             return await self.answer(question)
         flight = object()

@@ -286,7 +286,7 @@ async def test_a_crowded_worker_leaves_nothing_waiting(app: App, monkeypatch: py
     async with app.worker(slots=16) as worker:
         held = await holds.start_many([()] * 15)
         freed = await frees.start()
-        await until_count(lambda: len(worker._attempts.known), 16)
+        await until_count(lambda: len(worker._ledger.known), 16)
         later = await frees.start()
         free.set()
         await freed.result(20)

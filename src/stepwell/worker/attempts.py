@@ -12,18 +12,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Container, Coroutine, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
+from typing import Any, cast
 
-from stepwell.context import Inside, Running
+from stepwell.context import Running
 from stepwell.executors.base import contained, nobody
 from stepwell.model.outcome import Completed, Outcome, Released, Waiting
 from stepwell.model.run import Claim, Fence
 from stepwell.telemetry import log
 from stepwell.worker.bodies import Bodies
 from stepwell.worker.first_steps import FirstSteps
+from stepwell.worker.ledger import Ledger
+from stepwell.worker.notes import Notes
 from stepwell.worker.pace import Pace
 from stepwell.worker.run_task import failed, overdue, run_task, silent, timed_out
+from stepwell.worker.turns import Turns, WorkflowBody
 
 CLEANUP = 1.0
 """Seconds a cancelled body has to clean up before its attempt is settled without it."""
@@ -31,21 +34,11 @@ STRETCH = 0.003
 """Seconds of first steps after which the rest of the event loop has a turn."""
 RESTING = 500
 """Turns that rest beside those that have a slot, before no more is claimed."""
-TURN = "turn"
-"""The executor of workflows: their turns."""
-
-
-async def no_turns(attempt: Running, workflow: Any) -> Outcome:
-    raise AssertionError(f"nobody here takes turns of {attempt.claim.name}")
 
 
 async def _is_overdue() -> Outcome:
-    """Of a workflow whose time was out when it was claimed: its code does not begin any more."""
+    """Refuse to begin a workflow whose time was out when it was claimed."""
     return overdue()
-
-
-def nobody_waits(turns: Sequence[Claim]) -> None:
-    """For turns that begin soon."""
 
 
 class Attempt(Running):
@@ -61,39 +54,21 @@ class Attempt(Running):
 
 class Attempts:
     def __init__(
-        self,
-        bodies: Bodies,
-        *,
-        slots: int,
-        settle: Callable[[Claim, Outcome], None],
-        ended: Callable[[], None],
-        apart: Callable[[], None],
-        inside: Inside | None = None,
-        noted: Callable[[], None] = nobody,
-        turn: Callable[[Running, Any], Coroutine[Any, Any, Outcome]] = no_turns,
-        turns: Callable[[Sequence[Claim]], None] = nobody_waits,
+        self, bodies: Bodies, ledger: Ledger, turns: Turns, notes: Notes, *, slots: int, changed: asyncio.Event
     ) -> None:
-        """`settle` takes an outcome to the tables; `ended` is told when there may be room for more, `apart` when
-        there may be room for one that must be alone, and `noted` when one has ended that said something `inside`."""
+        """`changed` is set when there may be room for more claims."""
         self._bodies = bodies
+        self._ledger = ledger
+        self._turns = turns
+        self._notes = notes
         self._slots = slots
-        self._settle = settle
-        self._told_ended = ended
-        self._told_apart = apart
-        self._told_noted = noted
-        self._inside = inside
-        self._turn = turn
-        self._told_turns = turns
+        self._changed = changed
         self._first: FirstSteps[Attempt, Outcome] = FirstSteps(self, stretch=STRETCH)
         self._oldest: Claim | None = None
         self._under_way: dict[Claim, Attempt] = {}
         self.resting: set[Claim] = set()
-        """Turns that only wait for runs of their own, and need no slot meanwhile."""
+        """Turns that only wait for their children, and need no slot meanwhile."""
         self._idle = asyncio.Event()
-        self.known: set[Claim] = set()
-        """Every claim that was heard of and is not settled yet."""
-        self.alone: set[Claim] = set()
-        """Those of them that must be alone. Until they are settled: a death before that takes the outcome along."""
         self.pace = Pace()
 
     @property
@@ -112,16 +87,15 @@ class Attempts:
         return self._room - len(self._under_way) + len(self.resting)
 
     def begin(self, claims: Sequence[Claim]) -> None:
-        self.known.update(claims)
-        self.alone.update([claim for claim in claims if claim.alone])
-        if self._bodies.turns and (turns := [claim for claim in claims if claim.name in self._bodies.turns]):
-            self._told_turns(turns)
+        self._ledger.expect(claims)
+        if turns := self._bodies.mark_turns(claims):
+            self._turns.begin_soon(turns)
         self._idle.clear()
-        self._first.add([Attempt(claim, inside=self._inside) for claim in claims])
+        self._first.add([Attempt(claim, inside=self._notes) for claim in claims])
 
     def give_back(self, claim: Claim) -> None:
-        self.known.add(claim)
-        self._settle(claim, Released())
+        self._ledger.expect([claim])
+        self._put(claim, Released())
 
     def give_back_stale(self) -> None:
         """Called now and then: what waited in line ever since the last call may find a slot elsewhere sooner."""
@@ -131,14 +105,6 @@ class Attempts:
             log.info("%d claims found no slot here in time: released", len(line))
             self.leave_line(Released())
         self._oldest = line[0].claim if line else None
-
-    def forget(self, claims: Collection[Claim]) -> None:
-        """The tables have their outcomes, or have refused them."""
-        self.known.difference_update(claims)
-        if self.alone:
-            self.alone.difference_update(claims)
-            if not self.alone:
-                self._told_apart()
 
     def end(self, attempt: Attempt, verdict: Outcome | None) -> None:
         """End an attempt from outside; with no verdict its claim is lost.
@@ -165,8 +131,7 @@ class Attempts:
             kept = [each for each in line if each.claim not in lost]
             line.clear()
             line.extend(kept)
-            self.forget(lost)
-            self._told_ended()
+            self._ledger.forget(lost)
         for claim, attempt in list(self._under_way.items()):
             there = held.get(claim.fence)
             if claim not in before:
@@ -198,10 +163,15 @@ class Attempts:
         claims = [attempt.claim for attempt in self._first.line]
         self._first.line.clear()
         if verdict is None:
-            self.forget(claims)
+            self._ledger.forget(claims)
             return
         for claim in claims:
-            self._settle(claim, verdict)
+            self._put(claim, verdict)
+
+    def _put(self, claim: Claim, outcome: Outcome) -> None:
+        """Hand an outcome to the turn that waits for it here, or else to the ledger."""
+        if claim.node is None or not self._turns.takes(claim, outcome):
+            self._ledger.put(claim, outcome)
 
     # -- first steps
 
@@ -214,7 +184,7 @@ class Attempts:
 
     def paused(self, last: Attempt | None, seconds: float) -> None:
         self.pace.paused(None if last is None else last.claim.name, seconds)
-        self._told_ended()
+        self._changed.set()
         self._idle_if_so()
 
     def _idle_if_so(self) -> None:
@@ -222,16 +192,14 @@ class Attempts:
             self._idle.set()
 
     def coroutine_of(self, attempt: Attempt) -> Coroutine[Any, Any, Outcome]:
-        body = self._bodies.by_name[attempt.claim.name]
-        if body.executor == TURN:
-            attempt.claim.turn = True
-            attempt.claim.name = body.name  # without the version that it may be pinned to
-            if attempt.claim.deadline is not None:
-                if attempt.claim.is_over:
+        claim, begun = attempt.claim, nobody
+        body = self._bodies.by_name[claim.name]
+        if claim.turn:
+            if claim.deadline is not None:
+                if claim.is_over:
                     return _is_overdue()
                 self._begun(attempt)
-            return self._turn(attempt, body)
-        claim, begun = attempt.claim, nobody
+            return self._turns.run_turn(attempt, cast(WorkflowBody, body))
         if claim.timeout is not None or claim.deadline is not None or body.heartbeat is not None:
             begun = lambda: self._begun(attempt)  # noqa: E731
         return run_task(attempt, body, self._bodies.executors[body.executor], begun=begun)
@@ -251,9 +219,9 @@ class Attempts:
             self._end(attempt, outcome)
             return
         self.pace.ended += 1
-        self._settle(attempt.claim, outcome)
+        self._put(attempt.claim, outcome)
         if attempt.noted is not None:
-            self._told_noted()
+            self._notes.ended()
 
     # -- attempts that wait
 
@@ -269,7 +237,7 @@ class Attempts:
             attempt.tx.close()  # unless it is on its way to the tables with the outcome
 
     def _begun(self, attempt: Attempt) -> None:
-        """Its body begins now: what it waited for room before does not count."""
+        """Begin to count the attempt's time: its body has room now."""
         attempt.begun_at = asyncio.get_running_loop().time()
         if attempt.task is not None:
             self._time(attempt)
@@ -297,10 +265,10 @@ class Attempts:
             self.end(attempt, silent(silence))
 
     def rest(self, claim: Claim, rests: bool) -> None:
-        """Also in its first step, before it is one of those under way."""
+        """Lend the slot of a turn, or take it back. A turn may rest in its first step, before it is under way."""
         if not rests:
             self.resting.discard(claim)
-        elif claim in self.known:
+        elif claim in self._ledger.known:
             self.resting.add(claim)
             self._first.go_on()
 
@@ -309,7 +277,7 @@ class Attempts:
         self.resting.discard(attempt.claim)
         if self._under_way.pop(attempt.claim, None) is not None:
             self._first.go_on()
-            self._told_ended()
+            self._changed.set()
             self._idle_if_so()
 
     def _conclude(self, attempt: Attempt, outcome: Outcome | None) -> None:
@@ -317,11 +285,11 @@ class Attempts:
             return
         attempt.settled = True
         if outcome is None:
-            self.forget([attempt.claim])
+            self._ledger.forget([attempt.claim])
         else:
-            self._settle(attempt.claim, outcome)
+            self._put(attempt.claim, outcome)
         if attempt.noted is not None:
-            self._told_noted()
+            self._notes.ended()
 
     def _settle_without_body(self, attempt: Attempt) -> None:
         if not attempt.settled:

@@ -1,19 +1,25 @@
-"""What a worker can run."""
+"""The bodies that a worker can run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
 from stepwell.executors.base import Body, Executor
+from stepwell.model.run import Claim
 
 
 class Runnable(Body, Protocol):
     @property
     def executor(self) -> str:
         """The name of the executor its body runs on."""
+        ...
+
+    @property
+    def kind(self) -> str:
+        """Whether it is a task or a workflow."""
         ...
 
     @property
@@ -24,17 +30,26 @@ class Runnable(Body, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Bodies:
-    """What a worker can run: a body by name, and the executor for it."""
+    """The bodies that a worker can run, by name, and the executors for them."""
 
     by_name: Mapping[str, Runnable]
     executors: Mapping[str, Executor]
-    turns: frozenset[str] = frozenset()
-    """Names of workflows, which have turns."""
 
     @property
     def tasks(self) -> frozenset[str]:
-        """Names of everything else."""
-        return frozenset(self.by_name) - self.turns
+        """Names of tasks."""
+        return frozenset(name for name, body in self.by_name.items() if body.kind != "workflow")
+
+    def mark_turns(self, claims: Sequence[Claim]) -> list[Claim]:
+        """Decide which claims are turns: those whose definition is a workflow. Rows may say otherwise."""
+        turns = []
+        for claim in claims:
+            body = self.by_name.get(claim.name)
+            if body is not None and body.kind == "workflow":
+                claim.turn = True
+                claim.name = body.name  # without the version that it may be pinned to
+                turns.append(claim)
+        return turns
 
     @property
     def stuck(self) -> int:

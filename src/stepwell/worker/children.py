@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from stepwell.context import Running
 from stepwell.model.ids import RunId
-from stepwell.worker.desk import Desk, Waiter
+from stepwell.worker.host import Host, Waiter
 
 HOLD = 1.0
 """Seconds for which a turn stays for its children after a write. Those that take longer leave an arrival, as all do."""
@@ -16,10 +16,10 @@ HOLD = 1.0
 class Children:
     """Children that run on this worker, or may before long."""
 
-    __slots__ = ("_attempt", "_desk", "_held_since", "_ids", "_turn", "resting")
+    __slots__ = ("_attempt", "_held_since", "_host", "_ids", "_turn", "resting")
 
-    def __init__(self, desk: Desk, attempt: Running, turn: Waiter) -> None:
-        self._desk = desk
+    def __init__(self, host: Host, attempt: Running, turn: Waiter) -> None:
+        self._host = host
         self._attempt = attempt
         self._turn: Waiter | None = turn
         self._ids: set[RunId] = set()
@@ -39,13 +39,13 @@ class Children:
         """Have the ends of these offered to the turn. Called before the write: a child may end before it returns."""
         if self._turn is not None:
             self._ids.update(ids)
-            self._desk.expect(ids, self._turn)
+            self._host.expect(ids, self._turn)
 
     def forget(self, ids: Collection[RunId]) -> None:
         """Expect these no longer: an expected child holds the turn, and all of its code, in memory."""
         self._ids.difference_update(ids)
         if self._turn is not None:
-            self._desk.expect_no_more(ids, self._turn)
+            self._host.expect_no_more(ids, self._turn)
 
     def take(self, run_id: RunId) -> bool:
         """Whether this one was expected. It is not any more."""
@@ -62,7 +62,7 @@ class Children:
         """Lend the turn's slot, or take it back."""
         if rests is not self.resting:
             self.resting = rests
-            self._desk.rest(self._attempt, rests)
+            self._host.rest(self._attempt, rests)
 
     def close(self) -> None:
         self.forget(list(self._ids))

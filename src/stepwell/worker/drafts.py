@@ -160,8 +160,8 @@ class Draft:
         return page
 
     def _cut(self, page: Advance, last: Start) -> Advance:
-        """What stands before the end of this start, in a write of its own. What the code asks for upon one arrival may
-        be written in parts: the last event of each tells that there is more."""
+        """Take what stands before the end of this start, for a write of its own. What the code asks for upon one
+        arrival may be written in parts: the last event of each part says that there is more."""
         count = PART
         while page.starts[count - 1] is not last:
             count += 1

@@ -43,7 +43,7 @@ class Owner(Protocol[Item, R]):
 
 class FirstSteps(Generic[Q, R]):
     def __init__(self, owner: Owner[Q, R], *, stretch: float, most: int | None = None, turns: int = 1) -> None:
-        """After `stretch` seconds, or `most` items, of first steps the rest of the event loop has so many `turns`."""
+        """The rest of the event loop has so many `turns` after `stretch` seconds of first steps, or `most` items."""
         self._owner = owner
         self._longest, self._most = stretch, most
         self._turns = turns
@@ -105,7 +105,7 @@ class FirstSteps(Generic[Q, R]):
         return None
 
     def _stretch(self, me: asyncio.Task[Any]) -> tuple[Q, Rest[R]] | None:
-        """The same, without a turn of the event loop."""
+        """Begin items until one has to wait, or the stretch is over, without a turn of the event loop."""
         owner, line, clock = self._owner, self.line, asyncio.get_running_loop().time
         count, began, over = 0, clock(), False
         while line and not over:

@@ -26,7 +26,7 @@ LOOK = 0.1
 CHEAP = 0.05
 """Seconds that a look may take and still be the answer to every word of new work."""
 EFFORT = 3
-"""After a look that is not cheap, the next waits this many times as long as it took."""
+"""A look that is not cheap is followed by a pause this many times as long as it took."""
 KNOWN = 1000
 """Queues whose ends are remembered."""
 
@@ -35,7 +35,7 @@ Next = Literal["look", "go on", "ask", "wait"]
 
 @dataclass(frozen=True, slots=True)
 class Going:
-    """Where to go on, and up to how many to take from each."""
+    """The places to go on from, and up to how many runs to take from each."""
 
     places: Sequence[Place]
     share: int
@@ -52,19 +52,19 @@ class Frontier:
         self._asked: str | None = None
         """The queue to ask, if work was heard of in that one only."""
         self._owed = False
-        """There may be something at the front of a queue."""
+        """A look is due: there may be something at the front of a queue."""
         self._looking = False
         self._looks, self._looked, self._cost = 0, -1e9, 0.0
 
     def heard(self, queue: str | None = None) -> None:
-        """There may be new work: in this queue, or anywhere."""
+        """Note that there may be new work, in this queue or anywhere."""
         if queue is None or self._asked not in (None, queue) or self._cost >= CHEAP:
             self._work, self._asked = True, None
         elif not self._work:
             self._asked = queue
 
     def next(self, now: float) -> Next:
-        """What to do about new claims."""
+        """Decide what to do about new claims."""
         if self._busy:
             due = now >= self._looked + max(LOOK, EFFORT * self._cost)
             return "look" if due and not self._looking else "go on"
@@ -108,12 +108,12 @@ class Frontier:
         return queue
 
     def asked(self, *, began: float, now: float) -> None:
-        """It answered. Where that takes long, the next word is no reason to ask again at once."""
+        """Note how long the answer took. If it was long, the next announcement is no reason to ask again at once."""
         if now - began >= CHEAP:
             self._looked, self._cost = now, now - began
 
     def going(self, limit: int) -> Going:
-        """In the busy queues, or at the end of all that are known."""
+        """Choose where to go on: the busy queues, or the end of all that are known."""
         queues = list(self._busy or self._places)
         if len(queues) > limit:
             queues = random.sample(queues, limit)
@@ -143,7 +143,8 @@ class Frontier:
 
 
 def _in_order(claims: Sequence[Claim], share: int) -> Sequence[Claim]:
-    """Those of a look that say how far it came: a tenth of a share may be less urgent runs, taken for their age."""
+    """Select the claims of a look that say how far it came. A tenth of a share may be less urgent runs, taken for their
+    age."""
     urgencies: dict[str, list[int]] = {}
     for claim in claims:
         urgencies.setdefault(claim.queue, []).append(claim.priority)

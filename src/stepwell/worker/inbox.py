@@ -38,7 +38,7 @@ class Inbox:
         self.seen = news.arrived - len(news.arrivals)
         """How many arrivals the code was told of."""
         self.looked_at = news.now
-        """When arrivals were last looked for."""
+        """The time of the last look for arrivals."""
         self.heard = False
         """Arrivals are to be looked for: there was word of one, or a timer is about to fire."""
         self.asking = False
@@ -66,7 +66,7 @@ class Inbox:
         self.pausing = advanced.pausing
 
     def now(self) -> datetime:
-        """By the database's clock, as told from here. Seconds by their place: by name it takes twice as long."""
+        """The database's time, as told from here. Seconds are passed by position: by name it takes twice as long."""
         return self._began + timedelta(0, time.monotonic() - self._read_at)
 
     def tell(self) -> None:
@@ -84,7 +84,7 @@ class Inbox:
             self.heard = self._fire()
 
     def _tell_steps(self) -> None:
-        """With a transaction of its own, one at a time."""
+        """Tell the ends of steps; of those with a transaction of their own, one at a time."""
         steps, draft = self._steps, self._draft
         while (step := steps.next_done()) is not None and draft.advance.tx is None and self._draft.listens:
             steps.done.popleft()

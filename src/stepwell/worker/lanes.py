@@ -73,19 +73,21 @@ class Lanes:
         telemetry: Telemetry,
         *,
         slots: int,
-        unheard: Callable[[], None],
+        changed: asyncio.Event,
+        look: asyncio.Event,
     ) -> None:
-        """`unheard` is told when there may be a claim of which we did not hear."""
+        """`changed` wakes the lanes; `look` is set when there may be a claim of which we did not hear."""
         self._link = link
         self._attempts = attempts
         self._ledger = ledger
         self._telemetry = telemetry
         self._slots = slots
-        self._told_unheard = unheard
+        self._look_for_unheard = look
         self._frontier = Frontier()
-        self._stirred = asyncio.Event()
+        self._changed = changed
+        self._was_alone = False
         self._limited_at = math.inf
-        """When to look for limited work."""
+        """The time of the next look for limited work."""
         self._limited_looked = -math.inf
         self._others = False
         """Whether there was limited work at the last look."""
@@ -97,7 +99,7 @@ class Lanes:
         self._open = False
         self._stopping = asyncio.Event()
         self._patience: set[asyncio.Timeout] = set()
-        """With the statements on their way; `stop` shortens it."""
+        """Timeouts of the statements on their way; `stop` shortens them."""
         self._coming: set[ClaimId] = set()
         self._witnesses: list[set[ClaimId]] = []
         self.claimed = 0
@@ -106,13 +108,10 @@ class Lanes:
         """Claims that were asked for, and whose answer was lost."""
 
     def heard(self, queue: str | None = None) -> None:
-        """There may be work, in this queue or anywhere."""
+        """Note that there may be work, in this queue or anywhere."""
         self._frontier.heard(queue)
         self._stride = STRIDE
-        self._stirred.set()
-
-    def stir(self) -> None:
-        self._stirred.set()
+        self._changed.set()
 
     def open(self) -> None:
         """The lease is held: there may be claims."""
@@ -126,7 +125,7 @@ class Lanes:
         """Claim no more. What is on its way may take `patience` seconds: a database that does not answer must
         not keep us. What it claims is found in the table, or reaped."""
         self._stopping.set()
-        self._stirred.set()
+        self._changed.set()
         for timeout in self._patience:
             if timeout.when() is None:
                 timeout.reschedule(asyncio.get_running_loop().time() + patience)
@@ -142,7 +141,7 @@ class Lanes:
             self._witnesses.remove(witness)
 
     async def run(self) -> None:
-        """Until `stop`."""
+        """Run the lanes until `stop`."""
         lanes = [asyncio.create_task(self._lane(poll=not number)) for number in range(LANES)]
         try:
             await asyncio.gather(*lanes)
@@ -154,7 +153,7 @@ class Lanes:
     async def _lane(self, *, poll: bool) -> None:
         pause = 0.05
         while not self._stopping.is_set():
-            self._stirred.clear()
+            self._changed.clear()
             try:
                 await self._go(poll=poll)
                 if self._attempts.stepping:
@@ -166,10 +165,14 @@ class Lanes:
                 pause = min(pause * 2, 1.0)
 
     async def _go(self, *, poll: bool) -> None:
-        """What there is to do at this moment, or wait until there is something."""
+        """Do what there is to do at this moment, or wait until there is something."""
         now = asyncio.get_running_loop().time
+        if self._was_alone and not self._ledger.alone:
+            # There may be another run that had to wait until it could be alone.
+            self.heard()
+        self._was_alone = bool(self._ledger.alone)
         if self._flying and self._attempts.stepping and self._ledger.completed < BATCH:
-            await self._stirred.wait()  # the database is busy with the other lane, and more is about to complete
+            await self._changed.wait()  # the database is busy with the other lane, and more is about to complete
             return
         # The one that is quick to tell first: before a body begins, and after, the lanes have their turns for nothing.
         todo = self._frontier.next(now())
@@ -198,8 +201,8 @@ class Lanes:
 
     async def _wait(self, seconds: float | None) -> None:
         if seconds is None:
-            await self._stirred.wait()
-        elif await within(seconds, self._stirred.wait()):
+            await self._changed.wait()
+        elif await within(seconds, self._changed.wait()):
             await asyncio.sleep(0)  # what the other lane sends leaves at the end of this turn of the loop
         elif seconds:
             self._frontier.heard()
@@ -227,7 +230,7 @@ class Lanes:
         self._frontier.look_begins()
         try:
             async with self.asking(claim_id, limit):
-                claimed = await self._link.claim(claim_id, limit, alone=not self._attempts.alone)
+                claimed = await self._link.claim(claim_id, limit, alone=not self._ledger.alone)
         except BaseException:
             self._frontier.look_fails()
             raise
@@ -260,7 +263,8 @@ class Lanes:
         return self._limited_is_due(now) and not self._plain_is_next and now >= self._limited_looked + LOOK
 
     def _may_look_at_limited(self, now: float) -> bool:
-        """Of limited work no more than there is room for at this moment: what waited here would hold up others."""
+        """Whether limited work can be claimed: never more than there is room for now, since what waited here would hold
+        up other workers."""
         return self._limited_is_due(now) and self._free > 0
 
     async def _look_at_limited(self, limit: int, now: Callable[[], float]) -> None:
@@ -269,7 +273,7 @@ class Lanes:
         claimed = ClaimedLimited([], 0.0)  # if it fails: again, as soon as it can be asked
         try:
             async with self.asking(claim_id, limit):
-                claimed = await self._link.claim_limited(claim_id, limit, alone=not self._attempts.alone)
+                claimed = await self._link.claim_limited(claim_id, limit, alone=not self._ledger.alone)
         finally:
             if claimed.again is not None:
                 self._limited_at = min(self._limited_at, now() + claimed.again)
@@ -306,7 +310,7 @@ class Lanes:
             self.begin(exchanged.claims)
 
     def asking(self, claim_id: ClaimId | None, limit: int) -> Asking:
-        """While a statement is on its way: room is kept for what it claims, and its claim is expected."""
+        """Keep room for what a statement claims while it is on its way, and expect its claim."""
         return Asking(self, claim_id, limit)
 
     def _asks(self, claim_id: ClaimId | None, limit: int, timeout: asyncio.Timeout) -> None:
@@ -323,12 +327,12 @@ class Lanes:
         self._ordered -= limit
         self._flying -= 1
         # Not at once: what was claimed begins before the other lane has its turn.
-        asyncio.get_running_loop().call_soon(self._stirred.set)
+        asyncio.get_running_loop().call_soon(self._changed.set)
         if claim_id is not None:
             self._coming.discard(claim_id)
             if not answered:
                 self.unheard.add(claim_id)
-                self._told_unheard()
+                self._look_for_unheard.set()
 
     def room_for(self, names: Collection[str]) -> int:
         """Free slots, and those that runs of these names would soon have, since their bodies end at once."""
@@ -337,7 +341,14 @@ class Lanes:
         soon = min([self._attempts.pace.soon(name) for name in names], default=0) if self._attempts.unused > 0 else 0
         return max(0, self._free + min(soon, MOST_HERE))
 
-    def begin(self, claims: list[Claim]) -> None:
+    @property
+    def resting(self) -> int:
+        return len(self._attempts.resting)
+
+    def rest(self, claim: Claim, rests: bool) -> None:
+        self._attempts.rest(claim, rests)
+
+    def begin(self, claims: Sequence[Claim]) -> None:
         if not claims:
             return
         self.claimed += len(claims)
@@ -351,6 +362,6 @@ class Lanes:
             if claim.deadline is not None or claim.expiry is not None or claim.fresh is not None:
                 claim.claimed_at = time.monotonic()
         if len({claim.priority for claim in claims}) > 1:
-            claims.sort(key=lambda claim: claim.priority)
+            claims = sorted(claims, key=lambda claim: claim.priority)
         self._attempts.begin(claims)
-        self._stirred.set()  # where there was a whole share there may be more: for the other lane
+        self._changed.set()  # where there was a whole share there may be more: for the other lane

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Collection, Sequence
 
 from stepwell.beside import beside
 from stepwell.model.errors import ClaimLost, Unavailable
@@ -34,22 +34,15 @@ class Refused(Failed):
 
 
 class Ledger:
-    def __init__(
-        self,
-        link: Link,
-        telemetry: Telemetry,
-        *,
-        settled: Callable[[Sequence[Settlement]], None],
-        completed: Callable[[], None],
-        takes: Callable[[Claim, Outcome], bool],
-    ) -> None:
-        """`settled` is told of each group once the tables have its outcomes, or have refused them; `completed`,
-        that there is something to exchange. `takes` tells whether someone else settles a run for its parent."""
+    def __init__(self, link: Link, telemetry: Telemetry, *, changed: asyncio.Event) -> None:
+        """`changed` is set when there is something to exchange, or room for more claims."""
         self._link = link
         self._telemetry = telemetry
-        self._told_settled = settled
-        self._told_completed = completed
-        self._takes = takes
+        self._changed = changed
+        self.known: set[Claim] = set()
+        """Every claim that was heard of and is not settled yet."""
+        self.alone: set[Claim] = set()
+        """Those of them that must be alone. Until they are settled: a death before that takes the outcome along."""
         self._completed: deque[Completion] = deque()
         self._waiting: deque[Settlement] = deque()
         self._returned: deque[Sequence[Settlement]] = deque()
@@ -67,7 +60,20 @@ class Ledger:
         """How many outcomes the tables do not have yet."""
         return self._unsettled
 
-    def add(self, claim: Claim, outcome: Outcome) -> None:
+    def expect(self, claims: Sequence[Claim]) -> None:
+        """Know these claims until they are settled or forgotten."""
+        self.known.update(claims)
+        self.alone.update([claim for claim in claims if claim.alone])
+
+    def forget(self, claims: Collection[Claim]) -> None:
+        """Drop claims that are lost, or settled elsewhere."""
+        self.known.difference_update(claims)
+        if self.alone:
+            self.alone.difference_update(claims)
+        self._changed.set()
+
+    def put(self, claim: Claim, outcome: Outcome) -> None:
+        """Take an outcome to the tables."""
         self._unsettled += 1
         if (
             type(outcome) is Completed
@@ -78,10 +84,7 @@ class Ledger:
         ):
             self._completed.append((claim, outcome))
             if len(self._completed) == 1:
-                self._told_completed()
-        elif claim.node is not None and self._takes(claim, outcome):
-            self._unsettled -= 1
-            return
+                self._changed.set()
         elif isinstance(outcome, CompletedWithin):
             completing = outcome.tx.complete(claim, outcome.result)
             recording = asyncio.create_task(self._record(claim, outcome, completing))
@@ -125,12 +128,17 @@ class Ledger:
 
     def settled(self, group: Sequence[Settlement], lost: Collection[RunId]) -> None:
         self._unsettled -= len(group)
-        self._told_settled(group)
-        self._telemetry.tell("worker.settled", settlements=group, lost=lost)
+        self.written(group, lost)
         if lost:
             log.warning("%d outcomes were refused: their claims are lost", len(lost))
         if not self._unsettled:
             self._empty.set()
+
+    def written(self, group: Sequence[Settlement], lost: Collection[RunId] = ()) -> None:
+        """Forget these: the tables have their outcomes, or have refused them. Turns write ends of their children."""
+        if group:
+            self.forget([claim for claim, _ in group])
+            self._telemetry.tell("worker.settled", settlements=group, lost=lost)
 
     async def drained(self) -> None:
         """Wait until the tables have everything that was added."""

@@ -1,4 +1,4 @@
-"""What a worker asks of the system: sixteen verbs. How they travel is the link's business."""
+"""The link: sixteen verbs that a worker asks of the system. How they travel is the link's business."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class Link(Protocol):
         ...
 
     async def claim_from(self, queue: str, claim_id: ClaimId, limit: int) -> Claimed:
-        """The same, of one queue only, and of what is neither limited nor must be alone: if there are `others`, `claim`
-        finds them."""
+        """Claim from one queue only, and nothing that is limited or must be alone: if there are `others`, `claim` finds
+        them."""
         ...
 
     async def claim_limited(self, claim_id: ClaimId, limit: int, *, alone: bool) -> ClaimedLimited:
-        """The same, of work that is limited: of which there may be more than anyone may claim now."""
+        """Claim limited work, of which there may be more than anyone may claim now."""
         ...
 
     async def exchange(self, completed: Sequence[Completion], order: Order) -> Exchanged:
@@ -59,11 +59,11 @@ class Link(Protocol):
         ...
 
     async def blocked(self, claims: Sequence[Claim]) -> set[RunId]:
-        """Those whose run someone else holds locked at this moment: whoever settles them would wait for it."""
+        """Find the runs that a transaction holds locked at this moment: to settle them is to wait for it."""
         ...
 
     async def news(self, claims: Sequence[Claim]) -> dict[UUID, News]:
-        """What there is for turns that are held. An id that is missing has lost its claim."""
+        """Read what there is for turns that are held. An id that is missing has lost its claim."""
         ...
 
     async def history(self, run_id: UUID, *, after: int) -> list[Event]:
@@ -97,11 +97,12 @@ class Link(Protocol):
         ...
 
     async def held(self, claim_ids: Sequence[ClaimId] | None) -> list[Claim]:
-        """What the system says this worker holds, of these claims or at all: bare claims."""
+        """Read which claims the system says this worker holds, of these claims or at all: bare claims."""
         ...
 
     def lease(self) -> AbstractAsyncContextManager[Hold]:
-        """For the lease's own thread and loop: a way to renew that shares nothing with the other verbs."""
+        """Open a way to renew the lease that shares nothing with the other verbs, for the lease's own thread and
+        loop."""
         ...
 
     async def unblock(self) -> bool:
@@ -130,5 +131,5 @@ class Link(Protocol):
 
     @property
     def queues(self) -> Sequence[str] | None:
-        """Those that this worker serves; None: every one."""
+        """The queues that this worker serves; None: every one."""
         ...

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 AHEAD = 0.05
-"""Where bodies end at once, claims are made for as many as will have this many seconds from now."""
+"""Claims are made for as many quick bodies as will have ended this many seconds from now."""
 FAR_AHEAD = 0.1
-"""Those that a workflow starts on its own worker, for so many: elsewhere they would end later, and be told of."""
+"""The same for children that a workflow starts on its own worker. Elsewhere they would end later, and leave an
+arrival."""
 KNOWN = 1000
 """Names whose bodies are remembered."""
 

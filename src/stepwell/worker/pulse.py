@@ -27,11 +27,12 @@ class Pulse:
         self._ask = ask
         self._thread = get_ident()
         self._asked_at: float | None = None
-        """When the loop was asked, if it has not answered."""
+        """The time at which the loop was asked, if it has not answered."""
         self._told = False
 
     def feel(self) -> None:
-        """From another thread, every now and then: say so if the loop stands still, and when it goes on again."""
+        """Log an error if the loop stands still, and a warning when it goes on again. Called from another thread, now
+        and then."""
         asked = self._asked_at
         if asked is None:
             self._asked_at = time.monotonic()

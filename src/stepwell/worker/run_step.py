@@ -42,7 +42,7 @@ class UnderWay(Struct, eq=False):
 
     call: StepCall
     attempt: Running
-    """Of its workflow."""
+    """The attempt of its workflow."""
     told: Callable[[UnderWay], None]
     """Is told of its end, unless that was given up."""
     task: asyncio.Task[None] | None = None
@@ -51,7 +51,7 @@ class UnderWay(Struct, eq=False):
     error: BaseException | None = None
 
     def give_up(self) -> None:
-        """Nobody waits for it any more. What it wrote in a transaction of its own is taken back."""
+        """Give the step up, and roll back what it wrote in a transaction of its own."""
         self.given_up = True
         if self.task is not None:
             self.task.cancel()
@@ -63,7 +63,7 @@ class UnderWay(Struct, eq=False):
         return None if self.done is None else self.done[1]
 
     def event(self, at: datetime) -> Event:
-        """Its end, as the history has it."""
+        """The end of the step, as the history has it."""
         call, error = self.call, self.error
         if self.done is not None:
             return Event(0, EventType.STEP_COMPLETED, at, call.number, call.name, value=self.done[0])
@@ -118,7 +118,7 @@ class OfTurn:
     def __init__(
         self, steps: Steps, attempt: Running, *, stir: Callable[[], None], proceed: Callable[[], None]
     ) -> None:
-        """When one has ended, `proceed` is called if it was the last, else `stir`: others may end at this moment."""
+        """`proceed` is called when the last step under way has ended, else `stir`: others may end at this moment."""
         self._steps = steps
         self._attempt = attempt
         self._stir = stir
@@ -140,7 +140,8 @@ class OfTurn:
         return self.done[0] if self.done else None
 
     def give_up(self, dropped: Sequence[int]) -> None:
-        """Those that nobody waits for any more. Not while code is told: this is the worker's own affair."""
+        """Give up the steps that the code has dropped. Not while the code is told something: to end them is the
+        worker's own affair."""
         for number in dropped:
             if (step := self.under_way.pop(number, None)) is not None:
                 self.gone.append(step)
@@ -193,7 +194,7 @@ async def run_step(call: StepCall, attempt: Running, executors: Mapping[str, Exe
 
 
 def _from_now(limit: asyncio.Timeout, seconds: float) -> Callable[[], None]:
-    """What a step waited before there was room for its body does not count."""
+    """Begin to count a step's time when there is room for its body."""
     clock = asyncio.get_running_loop().time
 
     def begun() -> None:

@@ -27,8 +27,8 @@ from stepwell.model.start import Start
 from stepwell.model.turn import Advance, Advanced, News
 from stepwell.replay.replay import Replay
 from stepwell.worker.children import Children
-from stepwell.worker.desk import Desk, Wrote
 from stepwell.worker.drafts import PART, Draft
+from stepwell.worker.host import Host, Wrote
 from stepwell.worker.inbox import Inbox
 from stepwell.worker.run_step import OfTurn
 from stepwell.worker.turn_state import Lifecycle, TurnState
@@ -42,16 +42,26 @@ class Turn:
     """A turn under way."""
 
     __slots__ = (
-        "_attempt", "_children", "_desk", "_draft", "_history_from", "_inbox", "_issued", "_life", "_replay", "_steps",
-        "_version", "_waking",
+        "_attempt",
+        "_children",
+        "_draft",
+        "_history_from",
+        "_host",
+        "_inbox",
+        "_issued",
+        "_life",
+        "_replay",
+        "_steps",
+        "_version",
+        "_waking",
     )  # fmt: skip
 
     def __init__(
-        self, desk: Desk, attempt: Running, replay: Replay, news: News, *,
+        self, host: Host, attempt: Running, replay: Replay, news: News, *,
         history_from: int, version: str, issued: Sequence[Command] = (),
     ) -> None:  # fmt: skip
         """`issued` are commands of code that has begun anew, and that are not recorded yet."""
-        self._desk = desk
+        self._host = host
         self._attempt = attempt
         self._replay = replay
         self._history_from = history_from
@@ -60,8 +70,8 @@ class Turn:
         self._life = Lifecycle((news.recorded, news.arrived - len(news.arrivals)))
         self._draft = Draft(attempt.claim, replay, self._life.written[1])
         self._waking = Waking(self._wake)
-        self._children = Children(desk, attempt, self)
-        self._steps = OfTurn(desk.steps, attempt, stir=self._waking.soon, proceed=self._wake)
+        self._children = Children(host, attempt, self)
+        self._steps = OfTurn(host.steps, attempt, stir=self._waking.soon, proceed=self._wake)
         self._inbox = Inbox(self._draft, news, self._steps)
 
     @property
@@ -98,7 +108,7 @@ class Turn:
         if (tx := self._draft.advance.tx) is not None:
             tx.close()
         for claim, outcome in (*self._draft.children, *self._inbox.ended):
-            self._desk.settle(claim, outcome)
+            self._host.settle(claim, outcome)
 
     # -- what comes
 
@@ -192,7 +202,7 @@ class Turn:
             replay.dropped = []
         if inbox.heard and not inbox.asking and replay.ended is None:
             inbox.heard, inbox.asking = False, True
-            self._desk.ask_news(self._attempt.claim, lambda answer: self._go(self._take_news, answer))
+            self._host.ask_news(self._attempt.claim, lambda answer: self._go(self._take_news, answer))
         if self.state is TurnState.RUNNING:
             self._write()
 
@@ -247,7 +257,7 @@ class Turn:
             return ()
         if cancels:
             wanted = [start for start in wanted if start.id not in cancels]
-        return self._desk.can_run(wanted, slots=0 if self._works or self._children.resting else 1)
+        return self._host.can_run(wanted, slots=0 if self._works or self._children.resting else 1)
 
     def _taken(self, to: Literal["wait", "stay", "again"], here: Sequence[Start] = ()) -> Advance:
         """Take what the draft has; another draft begins."""
@@ -262,11 +272,11 @@ class Turn:
 
     def _send(self, advance: Advance, *, last: bool = False) -> None:
         if advance.starts and not last:
-            self._children.expect([start.id for start in self._desk.may_claim(advance.starts)])
+            self._children.expect([start.id for start in self._host.may_claim(advance.starts)])
         if advance.cancels:
             self._children.forget([RunId(run_id) for run_id in advance.cancels])
         self._life.send(advance, last=last)
-        self._desk.write(advance.leave(), lambda answer: self._go(self._go_on, answer))
+        self._host.write(advance.leave(), lambda answer: self._go(self._go_on, answer))
 
     def _park(self) -> None:
         """Leave the run where it waits for something."""

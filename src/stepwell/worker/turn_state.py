@@ -6,7 +6,7 @@ import asyncio
 from enum import StrEnum
 
 from stepwell.model.turn import Advance, Advanced
-from stepwell.worker.desk import Wrote
+from stepwell.worker.host import Wrote
 
 
 class TurnState(StrEnum):

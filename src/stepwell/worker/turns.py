@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Collection, Container, Coroutine, Mapping, Sequence
+from collections.abc import Collection, Container, Coroutine, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -14,7 +14,6 @@ from uuid import UUID
 import msgspec
 
 from stepwell.context import Running
-from stepwell.executors.base import Executor
 from stepwell.group_commit import GroupCommit, Told
 from stepwell.model.commands import Command
 from stepwell.model.errors import ClaimLost, Nondeterminism
@@ -28,7 +27,9 @@ from stepwell.model.turn import Advance, News
 from stepwell.replay.replay import About, Replay
 from stepwell.telemetry import log
 from stepwell.worker import run_turn
-from stepwell.worker.desk import Host, TurnLink, Waiter
+from stepwell.worker.bodies import Bodies
+from stepwell.worker.host import Claiming, TurnLink, Waiter
+from stepwell.worker.ledger import Ledger
 from stepwell.worker.run_step import Steps
 from stepwell.worker.run_task import failed
 from stepwell.worker.run_turn import Turn
@@ -45,7 +46,7 @@ FRESH = 1.0
 
 
 class WorkflowBody(Protocol):
-    """What a definition of a workflow offers to its turns."""
+    """The definition of a workflow, as its turns see it."""
 
     @property
     def version(self) -> str: ...
@@ -73,14 +74,12 @@ class RunCode:
 
 
 class Turns:
-    def __init__(
-        self, link: TurnLink, executors: Mapping[str, Executor], names: Container[str], *, keep: int = KEPT
-    ) -> None:
-        """`names` are those of the tasks that can be run here."""
+    def __init__(self, link: TurnLink, ledger: Ledger, bodies: Bodies, *, keep: int = KEPT) -> None:
         self._link = link
-        self._host: Host
-        self._names = names
-        self.steps = Steps(executors)
+        self._ledger = ledger
+        self._claiming: Claiming
+        self._tasks = bodies.tasks
+        self.steps = Steps(bodies.executors)
         self._keep = keep
         self._kept: OrderedDict[UUID, tuple[Replay, int]] = OrderedDict()
         self._under_way: dict[UUID, Turn] = {}
@@ -91,12 +90,13 @@ class Turns:
         self._expected: dict[Claim, tuple[asyncio.Task[list[News | BaseException]], int]] = {}
         self._asking: set[asyncio.Task[list[News | BaseException]]] = set()
         self._news: GroupCommit[Claim, News] = GroupCommit(self._ask_news)
-        self._writes = Writes(link)
+        self._writes = Writes(link, ledger)
         self.write = self._writes.ask
 
-    def live_in(self, host: Host) -> None:
-        self._host = host
-        self._writes.live_in(host)
+    def claim_by(self, claiming: Claiming) -> None:
+        """Have turns claim what they start by these lanes: the one reference from a turn back to what claims it."""
+        self._claiming = claiming
+        self._writes.claim_by(claiming)
 
     async def run_turn(self, attempt: Running, workflow: WorkflowBody) -> Outcome:
         """One turn. It is written when this returns, or was refused."""
@@ -133,7 +133,7 @@ class Turns:
         return Waiting()
 
     def _look_soon(self) -> None:
-        """As long as turns are under way: each looks for itself now and then, whatever it hears."""
+        """Schedule the next look for arrivals, as long as turns are under way: word of one may be lost."""
         if self._looking is None and self._under_way:
             self._looking = asyncio.get_running_loop().call_later(run_turn.LOOK / 2, self._look)
 
@@ -171,7 +171,7 @@ class Turns:
         self._kept.clear()
 
     def begin_soon(self, claims: Sequence[Claim]) -> None:
-        """These turns were claimed together, and begin soon: what there is for them is asked at once."""
+        """Ask at once, in one question, what there is for turns that were claimed together and begin soon."""
         claims = [claim for claim in claims if claim.fresh is None]
         if not claims:
             return
@@ -189,7 +189,7 @@ class Turns:
     # -- what turns ask
 
     async def news(self, claim: Claim) -> News:
-        """As of now, or of the moment at which it was claimed: what came later is heard of."""
+        """Read what there is for a turn, as of now or of its claim. What comes later is announced."""
         if claim.fresh is not None and time.monotonic() < claim.claimed_at + FRESH:
             return News(0, 0, 1, None, claim.fresh, read_at=claim.claimed_at)
         expected = self._expected.pop(claim, None)
@@ -205,20 +205,20 @@ class Turns:
         self._news.ask(claim, told)
 
     def can_run(self, starts: Sequence[Start], *, slots: int) -> Sequence[Start]:
-        room = slots + self._host.room_for({start.terms.name for start in starts})
+        room = slots + self._claiming.room_for({start.terms.name for start in starts})
         return self._of_ours(starts[: 2 * room])[:room]
 
     def may_claim(self, starts: Sequence[Start]) -> Sequence[Start]:
-        return self._of_ours(starts) if self._host.resting < RESTING else ()
+        return self._of_ours(starts) if self._claiming.resting < RESTING else ()
 
     def _of_ours(self, starts: Sequence[Start]) -> list[Start]:
-        """Those that this worker serves, and could run as they are. Of many, most have the same terms."""
-        queues = self._host.queues
+        """Select the plain runs of queues and tasks that this worker serves. Of many, most have the same terms."""
+        queues = self._link.queues
         terms, ours, found = None, False, []
         for each in plain_parts(starts):
             if each.terms is not terms:
                 terms = each.terms
-                ours = terms.name in self._names and (queues is None or terms.queue in queues)
+                ours = terms.name in self._tasks and (queues is None or terms.queue in queues)
             if ours:
                 found.append(each)
         return found
@@ -232,10 +232,10 @@ class Turns:
                 del self._awaited[run_id]
 
     def rest(self, attempt: Running, rests: bool) -> None:
-        self._host.rest(attempt, rests)
+        self._claiming.rest(attempt.claim, rests)
 
     def settle(self, claim: Claim, outcome: Outcome) -> None:
-        self._host.settle(claim, outcome)
+        self._ledger.put(claim, outcome)
 
     async def _ask_news(self, claims: Sequence[Claim]) -> list[News | BaseException]:
         news = await patiently(lambda: self._link.news(claims))

@@ -1,4 +1,4 @@
-"""When a turn goes on by itself: soon after something has come, and when its next timer fires."""
+"""Wakes a turn: soon after something has come, and when its next timer fires."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Waking:
         self._at: datetime | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.went_on_at = 0.0
-        """When the turn last went on; monotonic."""
+        """The time at which the turn last went on; monotonic."""
 
     def soon(self) -> None:
         """Go on in the next turn of the event loop, so that what comes at the same moment is told together."""

@@ -26,11 +26,10 @@ from stepwell.own_tx import lend_from_here
 from stepwell.telemetry import Telemetry, log
 from stepwell.worker.attempts import CLEANUP, Attempts
 from stepwell.worker.bodies import Bodies
-from stepwell.worker.hosted import Hosted
 from stepwell.worker.lanes import Lanes
 from stepwell.worker.lease import Lease
 from stepwell.worker.ledger import Ledger
-from stepwell.worker.link import Link, Settlement
+from stepwell.worker.link import Link
 from stepwell.worker.notes import Notes
 from stepwell.worker.turns import Turns
 
@@ -59,17 +58,15 @@ class Worker:
         self._telemetry = telemetry
         self._lease = Lease(link, lease, lost=self._lease_lost, back=self._lease_back, load=self._load)
         self._look = asyncio.Event()
-        self._turns = Turns(link, bodies.executors, bodies.tasks)
-        self._ledger = Ledger(
-            link, telemetry, settled=self._settled, completed=self._stir, takes=self._turns.takes
-        )  # fmt: skip
+        changed = asyncio.Event()
+        self._ledger = Ledger(link, telemetry, changed=changed)
+        self._turns = Turns(link, self._ledger, bodies)
         self._notes = Notes(link, capture=capture)
-        self._attempts = Attempts(
-            bodies, slots=slots, settle=self._ledger.add, ended=self._stir, apart=self._apart, inside=self._notes,
-            noted=self._notes.ended, turn=self._turns.run_turn, turns=self._turns.begin_soon,
+        self._attempts = Attempts(bodies, self._ledger, self._turns, self._notes, slots=slots, changed=changed)
+        self._lanes = Lanes(
+            link, self._attempts, self._ledger, telemetry, slots=slots, changed=changed, look=self._look
         )  # fmt: skip
-        self._lanes = Lanes(link, self._attempts, self._ledger, telemetry, slots=slots, unheard=self._look.set)
-        self._turns.live_in(Hosted(link, self._lanes, self._attempts, self._ledger, telemetry))
+        self._turns.claim_by(self._lanes)
         self._stopping = False
         self._gone = asyncio.Event()
 
@@ -115,8 +112,8 @@ class Worker:
         self._attempts.abandon()
 
     async def _save(self) -> None:
-        """After a failure of ours: record what is known, so that nothing that ended is run again for it, and what has
-        not is no failure of its own."""
+        """Record what is known after a failure of ours, so that nothing that ended is run again, and attempts that have
+        not ended do not fail for it."""
         self._lanes.close()
         self._ledger.no_more_exchanges()
         self._attempts.end_all(Released())
@@ -132,7 +129,7 @@ class Worker:
         await self._gone.wait()
 
     async def _flushed(self) -> None:
-        """Until the tables have every outcome, and no claim is left of which we did not hear."""
+        """Wait until the tables have every outcome, and no claim is left whose answer was lost."""
         while self._lanes.unheard:
             self._look.set()
             await asyncio.sleep(WATCH / 20)
@@ -144,17 +141,6 @@ class Worker:
         with suppress(Unavailable):
             await self._notes.flush()
 
-    def _stir(self) -> None:
-        self._lanes.stir()
-
-    def _apart(self) -> None:
-        """There may be another run that had to wait until it could be alone."""
-        self._lanes.heard()
-
-    def _settled(self, group: Sequence[Settlement]) -> None:
-        self._attempts.forget([claim for claim, _ in group])
-        self._lanes.stir()
-
     # -- lease and watch
 
     def _lease_lost(self) -> None:
@@ -163,14 +149,14 @@ class Worker:
         self._attempts.end_all(Released())
 
     def _load(self) -> tuple[int, int]:
-        return len(self._attempts.known), self._lanes.claimed
+        return len(self._ledger.known), self._lanes.claimed
 
     def _lease_back(self) -> None:
         self._lanes.open()
         self._look.set()
 
     def _cancelled(self, ids: Container[str] | None) -> None:
-        if ids is None or any(claim.id.hex in ids for claim in self._attempts.known):
+        if ids is None or any(claim.id.hex in ids for claim in self._ledger.known):
             self._look.set()
 
     async def _watch(self) -> None:
@@ -183,7 +169,7 @@ class Worker:
             await within(WATCH, self._look.wait())
             self._attempts.give_back_stale()
             everything = bool(self._lanes.unheard) or now() >= next_all
-            known = set(self._attempts.known)
+            known = set(self._ledger.known)
             claims = known if everything or self._look.is_set() else known & last
             last = known
             self._look.clear()
@@ -200,9 +186,9 @@ class Worker:
                     next_all = now() + max(WATCH_ALL, 20 * (now() - began))
 
     async def compare(self, claims: Collection[Claim] | None = None, *, everything: bool = True) -> None:
-        """What is held here, or these claims of it, against what the table says. What is being claimed meanwhile is
-        nobody's business."""
-        claims = self._attempts.known if claims is None else claims
+        """Compare what is held here, or these claims of it, with what the table says. Claims that are on their way
+        meanwhile are left out."""
+        claims = self._ledger.known if claims is None else claims
         before, known = self._attempts.snapshot().intersection(claims), {claim.fence for claim in claims}
         with self._lanes.claims_on_their_way() as coming:
             unheard = set(self._lanes.unheard)

@@ -1,11 +1,10 @@
-"""The attempts under way: each from its claim until the tables have its outcome.
+"""The attempts under way, each from its claim to its outcome.
 
-What is claimed waits in line until there is a slot; where bodies are quick it never waits long, and what does
-is given back. `FirstSteps` takes the line through its first steps.
+A claim waits in line until there is a slot; one that waits long is given back. `FirstSteps` begins the bodies.
 
 An attempt ends by its body, or from outside by a verdict: its time is out, the worker stops, the lease is lost.
-A body that then ends in time has the last word; one that does not is settled without, and keeps its slot but
-not its claim. An attempt whose claim is lost ends without a word: there is nothing to settle.
+A body that then ends in time decides the outcome; one that does not is settled without it, and keeps its slot but
+not its claim. An attempt whose claim is lost has no outcome: there is nothing to settle.
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ async def _is_overdue() -> Outcome:
 
 
 class Attempt(Running):
-    """One attempt. Nearly all of it is for those whose body has to wait."""
+    """One attempt. Nearly all of its fields are for bodies that have to wait."""
 
     task: asyncio.Task[None] | None = None
     verdict: Outcome | None = None
-    """How it ends if we end it; none when its claim is lost."""
+    """How it ends if it is ended from outside; None when its claim is lost."""
     settled: bool = False
     begun_at: float | None = None
     timers: tuple[asyncio.TimerHandle, ...] = ()
@@ -83,7 +82,7 @@ class Attempts:
 
     @property
     def unused(self) -> int:
-        """Slots that are free now, whoever is in line for them."""
+        """Slots that are free now, without regard to the line."""
         return self._room - len(self._under_way) + len(self.resting)
 
     def begin(self, claims: Sequence[Claim]) -> None:
@@ -98,7 +97,8 @@ class Attempts:
         self._put(claim, Released())
 
     def give_back_stale(self) -> None:
-        """Called now and then: what waited in line ever since the last call may find a slot elsewhere sooner."""
+        """Give back the line if its first claim has waited since the last call: another worker may have a slot sooner.
+        Called now and then."""
         self._first.go_on()  # a thread that was given up ends unheard, and leaves a slot
         line = self._first.line
         if line and line[0].claim is self._oldest:
@@ -124,7 +124,7 @@ class Attempts:
             self.end(attempt, verdict)
 
     def compare(self, before: Container[Claim], held: Mapping[Fence, Claim]) -> None:
-        """End those, of all that were here before, whose claim the table does not give to us, or whose time is out."""
+        """End attempts that were here before, and whose claim is not in the table any more, or whose time is out."""
         line = self._first.line
         lost = {each.claim for each in line if each.claim in before and each.claim.fence not in held}
         if lost:
@@ -143,7 +143,7 @@ class Attempts:
                 self.end(attempt, overdue())
 
     def snapshot(self) -> set[Claim]:
-        """All whose body has not ended."""
+        """Claims whose body has not ended."""
         return {*self._under_way, *(each.claim for each in self._first.line)}
 
     async def idle(self) -> None:
@@ -152,7 +152,7 @@ class Attempts:
             await self._idle.wait()
 
     def abandon(self) -> None:
-        """Wait for no body any longer."""
+        """Stop waiting for bodies: settle all attempts without them."""
         self.leave_line(Released())
         for attempt in list(self._under_way.values()):
             self._settle_without_body(attempt)
@@ -257,7 +257,7 @@ class Attempts:
             self._listen(attempt, heartbeat.total_seconds())
 
     def _listen(self, attempt: Attempt, silence: float) -> None:
-        """End it when its body has given no sign of life for so long."""
+        """End an attempt when its body has given no sign of life for so long."""
         left = attempt.alive_at + silence - time.monotonic()
         if left > 0:
             self._later(left, attempt, lambda: self._listen(attempt, silence))

@@ -16,42 +16,40 @@ HOLD = 1.0
 class Children:
     """Children that run on this worker, or may before long."""
 
-    __slots__ = ("_attempt", "_held_since", "_host", "_ids", "_turn", "resting")
+    __slots__ = ("_attempt", "_held_since", "_host", "_turn", "ids", "resting")
 
     def __init__(self, host: Host, attempt: Running, turn: Waiter) -> None:
         self._host = host
         self._attempt = attempt
         self._turn: Waiter | None = turn
-        self._ids: set[RunId] = set()
+        self.ids: set[RunId] = set()
+        """Children that have not ended. An attribute and no method: it is looked at several times for each event."""
         self._held_since = 0.0
         self.resting = False
         """Whether the turn has lent its slot: one that only waits for its children needs none."""
 
-    def __len__(self) -> int:
-        return len(self._ids)
-
     @property
     def hold(self) -> bool:
         """Whether the turn stays for them."""
-        return bool(self._ids) and time.monotonic() < self._held_since + HOLD
+        return bool(self.ids) and time.monotonic() < self._held_since + HOLD
 
     def expect(self, ids: Collection[RunId]) -> None:
         """Have the ends of these offered to the turn. Called before the write: a child may end before it returns."""
         if self._turn is not None:
-            self._ids.update(ids)
+            self.ids.update(ids)
             self._host.expect(ids, self._turn)
 
     def forget(self, ids: Collection[RunId]) -> None:
         """Expect these no longer: an expected child holds the turn, and all of its code, in memory."""
-        self._ids.difference_update(ids)
+        self.ids.difference_update(ids)
         if self._turn is not None:
             self._host.expect_no_more(ids, self._turn)
 
     def take(self, run_id: RunId) -> bool:
         """Whether this one was expected. It is not any more."""
-        if run_id not in self._ids:
+        if run_id not in self.ids:
             return False
-        self._ids.remove(run_id)
+        self.ids.remove(run_id)
         return True
 
     def wrote(self) -> None:
@@ -65,6 +63,6 @@ class Children:
             self._host.rest(self._attempt, rests)
 
     def close(self) -> None:
-        self.forget(list(self._ids))
+        self.forget(list(self.ids))
         self._turn = None
         self.rest(False)

@@ -55,7 +55,8 @@ class FirstSteps(Generic[Q, R]):
 
     def add(self, items: Iterable[Q]) -> None:
         self.line.extend(items)
-        self.go_on()
+        if not self.busy:
+            self.go_on()
 
     def go_on(self) -> None:
         """Begin a task for the line, unless there is one or no room."""

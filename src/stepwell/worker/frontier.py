@@ -1,4 +1,4 @@
-"""Where a worker claims next. Times in, orders out: nothing here waits or asks.
+"""The frontier: decides where a worker claims next. Times in, orders out: it does no I/O.
 
 A *look* asks every queue from its front, and so finds whatever there is. But the front of a busy queue is
 where the entries of all that was taken lie, dead and perhaps not yet to be cleared away, and a look has to
@@ -7,7 +7,7 @@ behind the last run that it took there. What comes to stand before that place, b
 again, or committed later than it was made, waits for the next look: a tenth of a second, or three times as long
 as a look takes.
 
-A worker with nothing to do that hears of work in one queue asks that one only.
+An idle worker that hears of work in one queue asks that one only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from stepwell.model.run import Claim, Claimed, Place
 LOOK = 0.1
 """Seconds between looks while queues are busy."""
 CHEAP = 0.05
-"""Seconds that a look may take and still be the answer to every word of new work."""
+"""Seconds that a look may take, and still be the answer to every announcement of work."""
 EFFORT = 3
 """A look that is not cheap is followed by a pause this many times as long as it took."""
 KNOWN = 1000
@@ -93,17 +93,17 @@ class Frontier:
         claims = [claim for claim in claimed.claims if not claim.alone]
         given = Counter([claim.queue for claim in claims])
         full = {queue for queue, count in given.items() if count >= claimed.share}
-        # A look takes what it has room for, from queues in no order. One that was busy, and gave nothing, may be still.
+        # A look takes what it has room for, from queues in no order. A busy queue that gave nothing may still be busy.
         self._busy = full | (self._busy - given.keys())
         if len(self._places) > KNOWN:
             self._places = {queue: self._places[queue] for queue in self._busy & self._places.keys()}
         for queue in full:
-            # Before its last run there was nothing left at this moment: from there, however far others went.
+            # Nothing was left before its last run at this moment: go on from there, however far the place had moved.
             self._places.pop(queue, None)
         self._advance(_in_order(claims, claimed.share))
 
     def ask(self) -> str | None:
-        """The queue to ask, if nobody does. Whoever gets less than an answer goes on with a look: `heard`."""
+        """Take the queue to ask, unless the other lane has. If the answer is incomplete, a look follows: `heard`."""
         queue, self._asked = self._asked, None
         return queue
 

@@ -1,4 +1,4 @@
-"""The lanes: what was completed goes out, what is claimed comes in, in the same statement.
+"""The lanes: two loops that claim runs, and exchange completed runs for new claims in one statement.
 
 There are two, so that the database works for one while the bodies of the other's claims run. Neither waits for
 the other, and an idle worker uses only the first that hears of work.
@@ -28,12 +28,12 @@ LANES = 2
 BATCH = 500
 """The most claims of one call: with more, the database and the bodies wait longer for each other."""
 MOST = 3 * BATCH
-"""The most that are in line for a slot since they will have it soon."""
+"""The most claims in line for slots that will soon be free."""
 MOST_HERE = 10_000
-"""The most that a workflow on this worker may have in line, of what it starts itself."""
+"""The most children that a workflow on this worker may have in line."""
 POLL = 5.0
 POLL_DEAF = 0.25
-"""Seconds between looks for work when nothing is heard; the second while wakes do not arrive."""
+"""Seconds between polls when no wake arrives; the second while wakes cannot arrive."""
 STRIDE, MOST_STRIDE = 0.02, 2.0
 """Seconds until the limit keys behind those that were looked at have their turn; longer and longer where none of them
 gave anything, until something is heard."""
@@ -43,7 +43,7 @@ NOTHING = Order(ClaimId(UUID(int=0)), (), 0)
 
 
 class Asking:
-    """A statement on its way. Not a generator, of which each costs as much as all that is done here."""
+    """A statement on its way. A class and no generator, which would cost as much as all that is done here."""
 
     __slots__ = ("_claim_id", "_lanes", "_limit", "_timeout")
 
@@ -92,7 +92,7 @@ class Lanes:
         self._others = False
         """Whether there was limited work at the last look."""
         self._plain_is_next = False
-        """Limited work had its turn: then the queues without a limit have theirs."""
+        """Limited work went first the last time: now the queues without a limit do."""
         self._stride = STRIDE
         self._ordered = 0
         self._flying = 0
@@ -122,8 +122,8 @@ class Lanes:
         self._open = False
 
     def stop(self, patience: float) -> None:
-        """Claim no more. What is on its way may take `patience` seconds: a database that does not answer must
-        not keep us. What it claims is found in the table, or reaped."""
+        """Claim no more. Statements on their way may take `patience` seconds: a database that does not answer must
+        not hold up the worker. What they claim is found in the table, or reaped."""
         self._stopping.set()
         self._changed.set()
         for timeout in self._patience:
@@ -132,7 +132,7 @@ class Lanes:
 
     @contextmanager
     def claims_on_their_way(self) -> Iterator[set[ClaimId]]:
-        """Every claim that is being asked for, now or at some time in the block."""
+        """The ids of all claims that are on their way, now or at some time in the block."""
         witness = set(self._coming)
         self._witnesses.append(witness)
         try:
@@ -172,9 +172,9 @@ class Lanes:
             self.heard()
         self._was_alone = bool(self._ledger.alone)
         if self._flying and self._attempts.stepping and self._ledger.completed < BATCH:
-            await self._changed.wait()  # the database is busy with the other lane, and more is about to complete
+            await self._changed.wait()  # the other lane is at the database, and more runs are about to complete
             return
-        # The one that is quick to tell first: before a body begins, and after, the lanes have their turns for nothing.
+        # Cheapest check first: usually there is nothing to do.
         todo = self._frontier.next(now())
         room = self._room(now()) if todo != "wait" else 0
         if room <= 0:
@@ -184,7 +184,7 @@ class Lanes:
             return
         limited = self._may_look_at_limited(now())
         going = self._frontier.going(room) if todo == "go on" else None
-        # Last: from here on they are the exchange's, which gives them back if it fails.
+        # Last: from here on they belong to the exchange, which gives them back if it fails.
         completed = self._ledger.take_completed()
         if todo == "wait" and not completed and not limited:
             await self._wait(self._rest(now()) if poll else None)
@@ -218,7 +218,7 @@ class Lanes:
         return self._slots - self._attempts.taken - self._ordered
 
     def _room(self, now: float) -> int:
-        """How many claims there is room for: free slots, and those that will soon be."""
+        """Count the claims that there is room for: free slots, and those that will soon be free."""
         if not self._open or len(self._ledger) > 2 * self._slots + UNSETTLED:
             return 0
         soon = min(self._attempts.pace.lately(now), MOST) if self._attempts.unused > 0 else 0
@@ -241,7 +241,7 @@ class Lanes:
         self.begin(claimed.claims)
 
     async def _ask(self, limit: int, now: Callable[[], float]) -> None:
-        """One queue, of which we heard. What is not to be had in this way is for a look to find."""
+        """Claim from the one queue that was announced. A look finds what cannot be claimed in this way."""
         claim_id, began = new_claim_id(), now()
         if (queue := self._frontier.ask()) is None:
             return  # the other lane asks
@@ -259,7 +259,7 @@ class Lanes:
         return self._limited_at <= now and self._open and not self._stopping.is_set()
 
     def _limited_is_next(self, now: float) -> bool:
-        """Now and then it goes first, for half of the room: a busy queue would leave it nothing."""
+        """Whether limited work goes first, for half of the room: a busy queue would leave it nothing."""
         return self._limited_is_due(now) and not self._plain_is_next and now >= self._limited_looked + LOOK
 
     def _may_look_at_limited(self, now: float) -> bool:
@@ -335,7 +335,7 @@ class Lanes:
                 self._look_for_unheard.set()
 
     def room_for(self, names: Collection[str]) -> int:
-        """Free slots, and those that runs of these names would soon have, since their bodies end at once."""
+        """Count free slots, and those that runs of these names would soon have, since their bodies end at once."""
         if not self._open or self._stopping.is_set() or len(self._ledger) > 2 * self._slots + UNSETTLED:
             return 0
         soon = min([self._attempts.pace.soon(name) for name in names], default=0) if self._attempts.unused > 0 else 0
@@ -354,7 +354,7 @@ class Lanes:
         self.claimed += len(claims)
         self._telemetry.tell("worker.claimed", claims=claims)
         if self._stopping.is_set() or not self._open:
-            # They were on their way when `stop`, or the loss of the lease, ended all that there was.
+            # These were on their way when `stop`, or the loss of the lease, ended all attempts.
             for claim in claims:
                 self._attempts.give_back(claim)
             return
@@ -364,4 +364,4 @@ class Lanes:
         if len({claim.priority for claim in claims}) > 1:
             claims = sorted(claims, key=lambda claim: claim.priority)
         self._attempts.begin(claims)
-        self._changed.set()  # where there was a whole share there may be more: for the other lane
+        self._changed.set()  # there may be more, for the other lane

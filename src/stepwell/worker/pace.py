@@ -1,4 +1,4 @@
-"""How quick bodies are. Times in, numbers out: nothing here waits or asks."""
+"""The pace of bodies: how many end at once, and how many will. Times in, numbers out: it does no I/O."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Pace:
         self._each: dict[str, float] = {}
 
     def lately(self, now: float) -> int:
-        """How many ended at once in the last AHEAD seconds or so."""
+        """Count the bodies that ended at once in the last AHEAD seconds or so."""
         passed = now - self._at
         if passed >= AHEAD / 4:
             old = math.exp(-passed / AHEAD)
@@ -39,10 +39,10 @@ class Pace:
             self._each[name] = max(seconds / ended, 1e-6)
 
     def waits(self, name: str) -> None:
-        """One of this name did not end at once."""
+        """Forget the pace of a name: one of its bodies did not end at once."""
         self._each.pop(name, None)
 
     def soon(self, name: str) -> int:
-        """How many of this name will end within FAR_AHEAD seconds, should they do as the last of them did."""
+        """Estimate how many bodies of this name will end within FAR_AHEAD seconds, at the pace of the last ones."""
         each = self._each.get(name)
         return 0 if each is None else int(FAR_AHEAD / each)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from stepwell.context import Running
@@ -152,7 +153,8 @@ class Turn:
         advanced, elsewhere = answer
         if elsewhere:
             self._children.forget(elsewhere)
-        self._children.wrote()
+        if self._children.ids:
+            self._children.wrote()
         self._waking.went_on_at = time.monotonic()
         self._inbox.wrote(advanced)
         if written.calls:
@@ -177,7 +179,7 @@ class Turn:
         """Steps are under way, and there is nothing else to be told, to be written or to be waited for. It is so after
         most writes."""
         return bool(self._steps.under_way) and not (
-            self._inbox.is_busy or self._children or self._children.resting or self._draft.has_more
+            self._inbox.is_busy or self._children.ids or self._children.resting or self._draft.has_more
             or self._replay.timers.pending or self._replay.dropped or self._replay.ended
         )  # fmt: skip
 
@@ -202,8 +204,8 @@ class Turn:
             replay.dropped = []
         if inbox.heard and not inbox.asking and replay.ended is None:
             inbox.heard, inbox.asking = False, True
-            self._host.ask_news(self._attempt.claim, lambda answer: self._go(self._take_news, answer))
-        if self.state is TurnState.RUNNING:
+            self._host.ask_news(self._attempt.claim, partial(self._go, self._take_news))
+        if self._life.state is TurnState.RUNNING:
             self._write()
 
     def _write(self) -> None:
@@ -215,7 +217,7 @@ class Turn:
         first = draft.full[0] if draft.full else draft.advance
         if replay.line and len(first.events) < PART:
             return
-        if not children:
+        if children.resting and not children.ids:
             children.rest(False)
         here = self._to_run_here(first) if first.starts else ()
         stays = self._works or self._inbox.asking or self._holds or bool(replay.line)
@@ -229,8 +231,8 @@ class Turn:
                 calls, draft.calls = draft.calls, []
                 self._begin_steps(calls)
             self._waking.at(replay.timers.due, self._inbox.now)
-        if children or children.resting:
-            children.rest(bool(children) and not self._works)
+        if children.ids or children.resting:
+            children.rest(bool(children.ids) and not self._works)
 
     @property
     def _works(self) -> bool:
@@ -276,7 +278,7 @@ class Turn:
         if advance.cancels:
             self._children.forget([RunId(run_id) for run_id in advance.cancels])
         self._life.send(advance, last=last)
-        self._host.write(advance.leave(), lambda answer: self._go(self._go_on, answer))
+        self._host.write(advance.leave(), partial(self._go, self._go_on))
 
     def _park(self) -> None:
         """Leave the run where it waits for something."""

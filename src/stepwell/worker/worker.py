@@ -1,14 +1,15 @@
 """The worker: claims into free slots, an attempt for each claim, outcomes into the ledger.
 
-    claims ──► attempts ──► ledger          and beside them
+    lanes ───► attempts ──► ledger          and beside them
       ▲                       │             lease   a thread: keeps what is held
-      └────── exchange ◄──────┘             watch   compares what is held here with what the table says
+      └────── exchange ◄──────┘             watch   compares what is held here with the table
 
-Two lanes take turns: while the database settles and claims for one, the bodies of the other's claims run.
+Each part calls down, and none calls back: one event wakes the lanes. There are two: while the database settles and
+claims for one, the bodies of the other's claims run.
 
-A claim is known here from the moment it is returned until the tables have its outcome. The watch finds
-both kinds of difference: a claim the table gave to nobody here (the answer to a claim was lost) is
-released; one it no longer gives to us (cancelled, reaped) is lost, and its attempt is ended.
+The ledger knows a claim from the moment it is returned until the tables have its outcome. The watch finds both kinds
+of difference: a claim in the table that is not known here (the answer to a claim was lost) is released; a known claim
+that is not in the table (cancelled, reaped) is lost, and its attempt is ended.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ from stepwell.worker.turns import Turns
 
 WATCH = 1.0
 WATCH_ALL = 10.0
-"""Seconds between looks at what is known to be held, and at all that is."""
+"""Seconds between two comparisons of known claims with the table, and of all claims in the table."""
 UNBLOCK = 60.0
 """Seconds between looks for workflows that wait for other code."""
 FLUSH = 10.0
-"""Seconds a stopping worker tries to record its last outcomes. After that they are reaped."""
+"""Seconds for which a stopping worker tries to record its last outcomes. After that they are reaped."""
 
 
 class Worker:
@@ -137,14 +138,14 @@ class Worker:
         await self._ledger.drained()
 
     async def _noted(self) -> None:
-        """The last words of bodies; without a database, they are lost."""
+        """Write the last notes of bodies; without a database they are lost."""
         with suppress(Unavailable):
             await self._notes.flush()
 
     # -- lease and watch
 
     def _lease_lost(self) -> None:
-        log.error("the lease is lost: others may run what is held here, so it is ended")
+        log.error("the lease is lost: other workers may run what is held here, so all attempts are ended")
         self._lanes.close()
         self._attempts.end_all(Released())
 
@@ -160,8 +161,8 @@ class Worker:
             self._look.set()
 
     async def _watch(self) -> None:
-        """Compare: every second what was here the last time, upon a word all that is here, and now and then all that
-        the table has; the longer that takes, the rarer. What ends within a second is not asked for without a word."""
+        """Compare with the table: every second the claims that were here the second before, on an announcement all that
+        are here, and now and then all that the table has; the longer that takes, the less often."""
         now = asyncio.get_running_loop().time
         next_all = now() + WATCH_ALL
         last: set[Claim] = set()
@@ -201,12 +202,12 @@ class Worker:
 
     def _release(self, unheard: Sequence[Claim]) -> None:
         for claim in unheard:
-            log.warning("run %s was claimed without our hearing of it: released", claim.id)
+            log.warning("run %s is claimed by this worker, but the answer to the claim was lost: released", claim.id)
             self._attempts.give_back(claim)
 
     async def _unblock(self) -> None:
-        """Workflows that wait for other code may fit ours: at once, and now and then, since one may come to wait while
-        older code still runs beside ours."""
+        """Wake workflows that wait for other code, and may fit ours: at once, and now and then, since one may come to
+        wait while older code still runs beside ours."""
         while True:
             try:
                 if await self._link.unblock():
@@ -222,4 +223,4 @@ class Worker:
             async with asyncio.timeout(5):
                 await self._link.leave()
         except (Unavailable, TimeoutError) as error:
-            log.warning("could not say goodbye, the lease will run out by itself: %s", error)
+            log.warning("the worker could not give up its lease, which will run out by itself: %s", error)

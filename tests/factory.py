@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from stepwell.engine import runs, settle, workers
+from stepwell.engine import ends, runs, settle, workers
 from stepwell.engine.workers import Identity
 from stepwell.model.ids import ClaimId, RunId, WorkerId, new_claim_id, new_run_id, new_worker_id
 from stepwell.model.outcome import Completed, Failed
@@ -17,6 +17,7 @@ from stepwell.model.retry import Retry
 from stepwell.model.run import Claim, Error, Reason, Wanted
 from stepwell.model.start import Start, Terms
 from stepwell.model.states import State
+from stepwell.model.turn import Consequences
 from stepwell.store.pool import Transaction
 
 BOOM = Error("ValueError", "boom", Reason.RAISED, traceback="Traceback …", types=("ValueError", "Exception"))
@@ -69,16 +70,16 @@ async def a_run(tx: Transaction, state: State) -> Made:
             gave_up = Error("Fatal", "no", Reason.GAVE_UP)
             await settle.apply(tx, settle.plan([(claim, Failed(gave_up))]))
         case State.CANCELLED:
-            await runs.cancel(tx, [claim.id])
+            await ends.cancel(tx, [claim.id])
         case State.EXPIRED:
             await force(tx, claim.id, State.PENDING)
             await execute(
                 tx, "update stepwell.runs set expires_at = stepwell.now() - interval '1s' where id = $1", claim.id
             )
-            await runs.expire(tx, limit=1000)
+            await ends.expire(tx, Consequences(), limit=1000)
         case State.SKIPPED:
             # Nothing skips a run yet: the row is written as a graph will write it.
-            await runs.cancel(tx, [claim.id])
+            await ends.cancel(tx, [claim.id])
             await execute(tx, "alter table stepwell.finished_runs disable trigger user")
             await execute(tx, "update stepwell.finished_runs set state = 'skipped' where id = $1", claim.id)
             await execute(tx, "alter table stepwell.finished_runs enable trigger user")

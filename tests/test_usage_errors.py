@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from stepwell import App, Call, InvalidSetting, Retry, WrongUse, current
+from stepwell import App, Call, InvalidSetting, Retry, UsageError, WrongUse, current
 
 app = App("postgresql:///never-opened")
 
@@ -102,6 +102,47 @@ def test_a_bare_text_in_place_of_a_list_or_mapping_is_refused_at_the_call(name: 
     call, why = BARE_TEXTS_AT_ONCE[name]
     with pytest.raises(InvalidSetting, match=why):
         call()
+
+
+HUGE = 10**19
+TOO_LARGE: dict[str, Callable[[App], Any]] = {
+    "slots": lambda app: app.worker(slots=HUGE).__aenter__(),
+    "per_key of a task": lambda app: app.task(limit_by=lambda _: "x", per_key=HUGE)(charge),
+    "per_key of a start": lambda app: app.definition("x").options(limit_by=lambda _: "x", per_key=2**31),
+    "concurrency": lambda app: app.queue("mail").set(concurrency=2**31),
+    "per_key of a queue": lambda app: app.queue("mail").set(per_key=HUGE),
+    "rate": lambda app: app.queue("mail").set(rate=f"{HUGE}/s"),
+    "priority": lambda app: app.definition("x").options(priority=HUGE),
+    "attempts": lambda _: Retry(attempts=HUGE),
+    "delay": lambda app: app.definition("x").options(delay=10**12),
+    "delay of a retry": lambda _: Retry(delay=HUGE),
+    "timeout": lambda app: app.definition("x").options(timeout=10**400),
+    "limit of a list": lambda app: app.runs(limit=HUGE),
+    "event of a fork": lambda app: app.run(UUID(int=7)).fork(HUGE),
+    "attempt of a log": lambda app: app.run(UUID(int=7)).logs(HUGE),
+    "a number of many digits": lambda app: app.queue("mail").set(concurrency=10**5000),
+}
+
+
+@pytest.mark.parametrize("name", TOO_LARGE)
+async def test_a_number_that_no_column_takes_is_refused_at_the_call(app: App, name: str) -> None:
+    with pytest.raises(InvalidSetting) as raised:
+        await TOO_LARGE[name](app)
+    assert len(str(raised.value)) < 1000
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\udcff"])
+async def test_text_that_cannot_be_stored_is_refused_wherever_it_is_given(app: App, text: str) -> None:
+    for ask in (
+        lambda: app.run(text).info(),
+        lambda: app.runs(name=text),
+        lambda: app.runs(error=text),
+        lambda: app.runs(tags={"a": text}),
+        lambda: app.run(UUID(int=7)).signal(text),
+        lambda: app.run(UUID(int=7)).update(text),
+    ):
+        with pytest.raises(UsageError):
+            await ask()
 
 
 @pytest.mark.parametrize("fn", [Shop.charge, Shop().charge, Shop.refund], ids=["method", "bound", "classmethod"])

@@ -40,7 +40,7 @@ from stepwell.model.queue import Limits, QueueInfo
 from stepwell.model.raised import Fatal, RunError, Snooze
 from stepwell.model.rate import Rate
 from stepwell.model.retry import Retry
-from stepwell.model.run import Attempt, Error, Page, Reason, RunInfo
+from stepwell.model.run import Attempt, Error, FailedRun, Page, Reason, RunInfo
 from stepwell.model.states import State
 from stepwell.model.worker import Sample, WorkerInfo
 from stepwell.options import Call
@@ -59,6 +59,7 @@ __all__ = [
     "DuplicateName",
     "Error",
     "Explanation",
+    "FailedRun",
     "Fatal",
     "InEventLoop",
     "InvalidSetting",

@@ -30,6 +30,7 @@ from stepwell.executors.inline import InlineExecutor
 from stepwell.executors.process import ProcessExecutor
 from stepwell.executors.thread import ThreadExecutor
 from stepwell.handle import Door, Run
+from stepwell.model.counting import whole
 from stepwell.model.duration import Duration, duration
 from stepwell.model.errors import InvalidSetting, NotDurable, WrongUse
 from stepwell.model.ids import new_worker_id
@@ -49,18 +50,23 @@ from stepwell.services.reaper import Reaper
 from stepwell.services.service import Services
 from stepwell.services.teller import Teller
 from stepwell.store import embedded, migrate
+from stepwell.store.namespace import Home, namespace_of
 from stepwell.store.pool import Database
 from stepwell.store.statements import checked_schema
 from stepwell.sync import Portal
-from stepwell.telemetry import Telemetry
+from stepwell.telemetry import Telemetry, log
 from stepwell.version import VERSION
 from stepwell.within import Within
 from stepwell.worker.bodies import Bodies
 from stepwell.worker.direct import DirectLink
 from stepwell.worker.worker import Worker
+from stepwell.workflows import Workflow
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+MOST_DOUBTS = 1000
+"""Unknown signals that one app warns of: a program that makes up names is told no more."""
 
 
 @dataclass(slots=True)
@@ -103,11 +109,13 @@ class App(Registering):
         self.definitions = Definitions()
         self.telemetry = Telemetry()
         self.portal = Portal(self)
+        self._home = Home(self.settings.dsn, self.settings.schema)
         self._capture = checked_level(capture_logs)
         self._may_migrate = migrate
         self._openings: dict[asyncio.AbstractEventLoop, Opening] = {}
         self._doors: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
         self._embedded: list[embedded.Embedded] = []
+        self._doubted: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
 
     # -- definitions, beside those that it registers
@@ -148,19 +156,21 @@ class App(Registering):
         tags: Mapping[str, Any] | None = None,
         error: str | None = None,
         since: datetime | None = None,
+        blocked: bool = False,
         limit: int = 50,
         after: UUID | str | None = None,
         within: Duration | None = None,
     ) -> Page:
         """Runs, newest first. `page.next` goes into `after=` for the page that follows.
 
-        With a filter that few match, all that are kept may have to be looked at. `since=` bounds that, and so does
-        `within=`: after that long the page has what was found, and `next` goes on from there.
+        `blocked=True` lists the workflows whose code does not fit their history. With a filter that few match, all
+        that are kept may have to be looked at. `since=` bounds that, and so does `within=`: after that long the page
+        has what was found, and `next` goes on from there.
         """
-        if not 1 <= limit <= 1000:
+        if not 1 <= whole("limit", limit) <= 1000:
             raise InvalidSetting("limit", limit, "1 to 1000")
         tagged = None if tags is None else dict(checked_mapping("tags", tags))
-        which = Filter(_states(state), name, queue, kind, tagged, error, since)
+        which = Filter(_states(state), name, queue, kind, tagged, error, since, blocked)
         patience = None if within is None else positive("within", within)
         return await self._opening.client.runs(which, limit=limit, after=_page_end(after), within=patience)
 
@@ -213,6 +223,7 @@ class App(Registering):
                 await migrate.migrate(database)
             else:
                 await migrate.require_current(database)
+            self._home.opened(dsn, await namespace_of(database, self.settings.schema))
         except BaseException:
             await database.close()
             await asyncio.to_thread(self._let_go)
@@ -239,8 +250,7 @@ class App(Registering):
         self, *, queues: Sequence[str] | None = None, slots: int = 100, grace: Duration = 0, name: str | None = None
     ) -> AsyncIterator[Worker]:
         """A worker in this process, for as long as the block lasts. After it, attempts have `grace` to end."""
-        if not isinstance(slots, int) or slots < 1:
-            raise InvalidSetting("slots", slots, "at least 1")
+        whole("slots", slots)
         patience = duration(grace, setting="grace").total_seconds()
         served = None if queues is None else checked_texts("queues", queues, 100)
         async with self, _executors(slots) as executors:
@@ -279,7 +289,7 @@ class App(Registering):
 
     def within(self, tx: object) -> Within:
         """The verbs in a transaction of yours. The app need not be open for them."""
-        return Within(tx, self.settings.schema)
+        return Within(tx, self.settings.schema, self._home)
 
     @property
     def desk(self) -> Desk:
@@ -293,6 +303,17 @@ class App(Registering):
     def decode_result(self, name: str, data: bytes) -> Any:
         known = self.definitions.get(name)
         return decode(data) if known is None else known.signature.decode_result(data)
+
+    def doubt_signal(self, workflow: str | None, signal: str) -> None:
+        """Log a warning, once, if the code of this workflow is known here and does not mention this signal."""
+        if workflow is None or (workflow, signal) in self._doubted:
+            return
+        known = self.definitions.get(workflow)
+        if isinstance(known, Workflow) and known.mentions is not None:
+            doubt = known.mentions.doubt(workflow, signal)
+            if doubt is not None and len(self._doubted) < MOST_DOUBTS:
+                self._doubted.add((workflow, signal))
+                log.warning("%s It was sent all the same.", doubt)
 
     @property
     def _opening(self) -> Opening:

@@ -10,7 +10,7 @@ from itertools import chain, islice
 from uuid import UUID
 
 from stepwell.dispatch.base import Channel, Dispatch, tell_all
-from stepwell.engine import explain, forks, notes, queues, reads, runs, workers, workflows
+from stepwell.engine import ends, explain, forks, notes, queues, reads, runs, workers
 from stepwell.garbage import uncollected
 from stepwell.many import Many
 from stepwell.model.errors import Unavailable
@@ -18,7 +18,7 @@ from stepwell.model.explanation import Explanation
 from stepwell.model.ids import RunId, new_run_id
 from stepwell.model.notes import LogLine, Progress
 from stepwell.model.queue import Limits, QueueInfo
-from stepwell.model.run import Attempt, Filter, Finished, Page, RunInfo
+from stepwell.model.run import Attempt, Filter, Finished, Glimpse, Page, RunInfo, Waits
 from stepwell.model.start import Start, are_debounced
 from stepwell.model.turn import Consequences
 from stepwell.model.worker import WorkerInfo
@@ -160,7 +160,7 @@ class Client:
     async def cancel(self, run_id: UUID, *, force: bool = False) -> None:
         async def cancel(_again: bool) -> Consequences:
             async with self._database.transaction() as tx:
-                moved, after = await workflows.cancel(tx, [run_id], force=force)
+                moved, after = await ends.cancel(tx, [run_id], force=force)
                 if not moved and not after.asked:
                     await runs.refuse_finished(tx, run_id)
             after.cancelled += [] if after.asked else [run_id]
@@ -176,6 +176,14 @@ class Client:
 
     async def id_by_key(self, key: str) -> UUID:
         return await patiently(lambda _again: reads.id_by_key(self._database, key))
+
+    async def glimpses(self, first: UUID, last: UUID, *, limit: int) -> list[Glimpse]:
+        """The newest runs whose ids lie in this range, both ends included."""
+        return await patiently(lambda _again: reads.glimpses(self._database, first, last, limit=limit))
+
+    async def waits(self, ids: Sequence[UUID]) -> dict[UUID, Waits]:
+        """What those of these runs that are live wait for."""
+        return await patiently(lambda _again: reads.waits(self._database, ids))
 
     async def attempts(self, run_id: UUID) -> list[Attempt]:
         return await patiently(lambda _again: reads.attempts(self._database, run_id))

@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from urllib.parse import urlsplit
 
+from stepwell.model.dsn import read_dsn
 from stepwell.model.duration import Duration, duration
 from stepwell.model.errors import InvalidSetting
 
@@ -46,9 +46,10 @@ def settings(
     held = duration(chosen_lease, setting="lease")
     if held < SHORTEST_LEASE:
         raise InvalidSetting("lease", chosen_lease, f"must be at least {SHORTEST_LEASE.total_seconds()} s")
+    # What the call says goes before the environment: a home asks for the embedded database.
+    chosen = dsn or (None if home is not None else os.environ.get("STEPWELL_DSN"))
     return Settings(
-        # What the call says goes before the environment: a home asks for the embedded database.
-        dsn=_checked_dsn(dsn or (None if home is not None else os.environ.get("STEPWELL_DSN") or None)),
+        dsn=read_dsn(chosen).text if chosen else None,
         home=Path(home or os.environ.get("STEPWELL_HOME") or ".stepwell").absolute(),
         schema=schema or os.environ.get("STEPWELL_SCHEMA") or "stepwell",
         lease=held,
@@ -74,17 +75,3 @@ def _kept(keep: Duration | None) -> timedelta | None:
             "keep", given, "at least a day, since finished runs leave by the day; None keeps them for ever"
         )
     return kept
-
-
-def _checked_dsn(dsn: str | None) -> str | None:
-    if dsn is not None and not dsn.startswith(("postgresql://", "postgres://")):
-        scheme = dsn.split(":", 1)[0] if "://" in dsn else "no scheme"
-        raise InvalidSetting("dsn", scheme, "a DSN begins with postgresql://")
-    try:
-        _ = None if dsn is None else urlsplit(dsn).port
-    except ValueError:
-        # The driver would quote it, and what stands there may be part of a password.
-        raise InvalidSetting(
-            "dsn", "…", "its port is not a number: percent-encode what is special in the password"
-        ) from None
-    return dsn

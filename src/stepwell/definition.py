@@ -19,7 +19,7 @@ import msgspec
 from stepwell.codec import Signature, encode_call
 from stepwell.handle import Door, Opened, Run, StartedRun, SyncRun, Within
 from stepwell.model.duration import Duration
-from stepwell.model.errors import DuplicateName, InvalidSetting, NotDurable, UnknownName
+from stepwell.model.errors import DuplicateName, InvalidSetting, NotDecodable, NotDurable, UnknownName
 from stepwell.model.events import EventType
 from stepwell.model.ids import RunId, new_run_id, new_run_ids
 from stepwell.model.keeping import Keeping
@@ -27,7 +27,7 @@ from stepwell.model.option_names import refuse_unknown_options
 from stepwell.model.pins import claim_name
 from stepwell.model.retry import Retry
 from stepwell.model.start import Start, Terms
-from stepwell.options import LONGEST_NAME, Call, Options, checked_text, positive
+from stepwell.options import LONGEST_NAME, Call, Handler, Options, checked_text, positive
 from stepwell.replay.calling import Calling
 from stepwell.replay.here import here
 from stepwell.replay.places import line_of_user
@@ -37,6 +37,12 @@ from stepwell.sync import Portal
 P = ParamSpec("P")
 R = TypeVar("R")
 ExecutorName = Literal["inline", "thread", "process"]
+
+
+_A_FAILED_RUN = (
+    b'{"*": [{"id": "00000000-0000-7000-8000-000000000000", "name": "a.task", "input": {}, "tags": {}, '
+    b'"error": {"type": "ValueError", "message": "", "reason": "raised", "code": null, "traceback": null}}]}'
+)
 
 
 class Definition(Generic[R]):
@@ -188,6 +194,16 @@ class Function(Definition[R], Generic[P, R]):
         """Make a run. It is accepted when this returns: whatever dies, it reaches a finished state."""
         return await self._start_one(args, kwargs)
 
+    def as_handler(self) -> bytes:
+        """The terms with which it is started as a failure handler."""
+        try:
+            self.signature.decode_input(_A_FAILED_RUN)
+        except (NotDecodable, TypeError) as error:
+            raise InvalidSetting(
+                "on_failure", self.name, f"must take a FailedRun as its only required argument: {error}"
+            ) from None
+        return self._options.packed_terms(self.name, self.kind)
+
     def _call_durably(self, replay: Replay, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Calling[R]:
         """From inside a workflow: a run that it started, and its result once that is recorded."""
         return Calling(self, replay, args, kwargs)
@@ -260,6 +276,7 @@ class Task(Function[P, R]):
         debounce: Duration | None = None,
         keep: Keeping | None = None,
         tags: Mapping[str, Any] | None = None,
+        on_failure: Handler | None = None,
         tx: object = None,
     ) -> Task[P, R]:
         """The same task with other options for what is started through it.
@@ -269,7 +286,7 @@ class Task(Function[P, R]):
         given = {
             "key": key, "priority": priority, "delay": delay, "at": at, "queue": queue, "retry": retry,
             "timeout": timeout, "expires": expires, "deadline": deadline, "unique": unique, "debounce": debounce,
-            "keep": keep, "tags": tags, "tx": tx,
+            "keep": keep, "tags": tags, "on_failure": on_failure, "tx": tx,
         }  # fmt: skip
         changes = {name: value for name, value in given.items() if value is not None}
         return Task(

@@ -8,9 +8,10 @@ from typing import Any, Generic, Protocol, TypeVar, cast, overload
 from uuid import UUID
 
 from stepwell.codec import decode, encode, encode_call, value_of
+from stepwell.model.counting import whole
 from stepwell.model.duration import Duration, duration
 from stepwell.model.errors import RunCancelled, RunExpired, RunFailed, UpdateFailed, UpdateRejected, WrongUse
-from stepwell.model.events import Event, EventType, HistoryEvent
+from stepwell.model.events import Event, EventType, HistoryEvent, Sent
 from stepwell.model.explanation import Explanation
 from stepwell.model.ids import RunId
 from stepwell.model.notes import LogLine, Progress
@@ -49,7 +50,7 @@ class Door(Protocol):
 class Outside(Protocol):
     """What a handle asks of a workflow."""
 
-    async def send(self, run_id: UUID, type: EventType, name: str, value: bytes) -> UUID: ...
+    async def send(self, run_id: UUID, type: EventType, name: str, value: bytes) -> Sent: ...
     async def signal_or_start(self, start: Start, name: str, value: bytes) -> RunId: ...
     async def answer(self, run_id: UUID, update: UUID) -> Event: ...
     async def state(self, run_id: UUID) -> bytes | None: ...
@@ -67,7 +68,7 @@ class Within(Protocol):
     async def start_many(self, starts: Iterator[Start], count: int) -> Elsewhere: ...
     async def id_by_key(self, key: str) -> UUID: ...
     async def cancel(self, run_id: UUID) -> None: ...
-    async def signal(self, run_id: UUID, name: str, value: bytes) -> None: ...
+    async def signal(self, run_id: UUID, name: str, value: bytes) -> str: ...
     async def signal_or_start(self, start: Start, name: str, value: bytes) -> RunId: ...
 
     def call(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -89,6 +90,9 @@ class Opened(Protocol):
         ...
 
     def decode_result(self, name: str, data: bytes) -> Any: ...
+
+    def doubt_signal(self, workflow: str | None, signal: str) -> None:
+        """Log a warning, once, if the code of this workflow is known here and does not mention this signal."""
 
 
 class Run(Generic[R]):
@@ -159,24 +163,26 @@ class Run(Generic[R]):
 
     async def signal(self, name: str, value: Any = None, *, tx: object = None) -> None:
         """Send it a signal. It is there, once, when this returns, or when the transaction `tx` commits: the workflow
-        may wait for it sooner or later."""
+        may wait for it sooner or later. A name that its code does not mention is sent, and logged as a warning once."""
         data = encode(value, where=f"signal {name!r}")
         checked_text("name", name, LONGEST_NAME)
         if tx is None:
-            await self._app.door.outside.send(await self._known_id(), EventType.SIGNAL_RECEIVED, name, data)
+            sent = await self._app.door.outside.send(await self._known_id(), EventType.SIGNAL_RECEIVED, name, data)
+            self._app.doubt_signal(sent.workflow, name)
             return
         within = self._app.within(tx)
-        await within.signal(await self._id_within(within), name, data)
+        self._app.doubt_signal(await within.signal(await self._id_within(within), name, data), name)
 
     async def update(self, name: str, *args: Any, timeout: Duration | None = None, **kwargs: Any) -> Any:
         """Ask its `@workflow.update` handler of this name, and wait for the answer. UpdateRejected if it is refused,
         UpdateFailed if it raised."""
+        checked_text("name", name, LONGEST_NAME)
         outside, run_id = self._app.door.outside, await self._known_id()
         seconds = None if timeout is None else duration(timeout, setting="timeout").total_seconds()
         try:
             async with asyncio.timeout(seconds):
                 sent = await outside.send(run_id, EventType.UPDATE_REQUESTED, name, encode_call(args, kwargs))
-                answer = await outside.answer(run_id, sent)
+                answer = await outside.answer(run_id, sent.id)
         except TimeoutError:
             why = f"{name!r} was not answered in time: it stays, and is answered when a worker has the workflow"
             raise TimeoutError(why) from None
@@ -208,6 +214,7 @@ class Run(Generic[R]):
     async def fork(self, at: int) -> Run[R]:
         """A new run with its history up to the event `at`, and what was under way there started anew. In the middle of
         what its code did upon one event, it is before that event; 0 is the very beginning."""
+        whole("at", at, least=0)
         new_id = await self._app.door.outside.fork(await self._known_id(), at)
         return Run(self._app, new_id, decode=self._decode)
 
@@ -228,6 +235,8 @@ class Run(Generic[R]):
 
     async def logs(self, attempt: int | None = None) -> list[LogLine]:
         """What its body wrote to its loggers, in one attempt or in all: the last 10,000 lines."""
+        if attempt is not None:
+            whole("attempt", attempt)
         return await self._app.door.logs(await self._known_id(), attempt=attempt)
 
     async def explain(self) -> Explanation:

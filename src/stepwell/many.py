@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from stepwell.dispatch.base import Channel, Dispatch, tell_all
-from stepwell.engine import bulk, reads, workflows
+from stepwell.engine import bulk, ends, reads
 from stepwell.model.ids import RunId, new_run_id
 from stepwell.model.run import Filter
 from stepwell.model.states import State
@@ -32,7 +32,7 @@ class Many:
 
         async def cancel(again: bool) -> tuple[list[UUID], Consequences]:
             async with self._database.transaction() as tx:
-                moved, after = await workflows.cancel(tx, ids, force=force)
+                moved, after = await ends.cancel(tx, ids, force=force)
                 ended = list(moved)
                 if again:
                     # The first try may have moved them.

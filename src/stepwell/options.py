@@ -5,21 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 from uuid import UUID
 
 import msgspec
 
 from stepwell.codec import encode
 from stepwell.context import family
+from stepwell.model.counting import whole
 from stepwell.model.duration import Duration, duration
 from stepwell.model.errors import InvalidSetting, NotEncodable
 from stepwell.model.keeping import Keeping, checked_keep
 from stepwell.model.option_names import unknown_option
+from stepwell.model.pins import claim_name
 from stepwell.model.retry import DEFAULT, Retry
 from stepwell.model.start import Terms
 
 LimitBy = Callable[..., object]
+
+
+@runtime_checkable
+class Handler(Protocol):
+    """A definition that can be started when a run has failed for good."""
+
+    def as_handler(self) -> bytes:
+        """Its terms, as the row of the run carries them. InvalidSetting if it cannot take a FailedRun."""
+        ...
+
 
 LONGEST_NAME, _LONGEST_QUEUE, _LONGEST_KEY, _LARGEST_TAGS = 200, 100, 500, 10_000
 _YEARS = range(1970, 3000)
@@ -46,6 +58,8 @@ class Options:
     per_key: int | None = None
     keep: Keeping | None = None
     tags: Mapping[str, Any] | None = None
+    on_failure: Handler | None = None
+    """The task or workflow that is started when the run has failed for good."""
     pin: str | None = None
     """The version of the code that alone may run it."""
     tx: Any = field(default=None, repr=False, compare=False)
@@ -54,6 +68,7 @@ class Options:
     """What could lead a start to the run of another, or to none: a workflow's own runs cannot have it."""
     packed_retry: bytes = field(init=False, repr=False, default=b"{}")
     packed_tags: bytes | None = field(init=False, repr=False, default=None)
+    packed_handler: bytes | None = field(init=False, repr=False, default=None)
 
     def __post_init__(self) -> None:
         checked_text("queue", self.queue, _LONGEST_QUEUE)
@@ -76,6 +91,14 @@ class Options:
             object.__setattr__(self, "packed_retry", msgspec.json.encode(self.retry.packed()))
         if self.tags is not None:
             object.__setattr__(self, "packed_tags", _packed_tags(self.tags))
+        if self.on_failure is not None:
+            if not isinstance(self.on_failure, Handler):
+                raise InvalidSetting(
+                    "on_failure",
+                    self.on_failure,
+                    "must be a task or a workflow, made by @app.task or @app.workflow",
+                )
+            object.__setattr__(self, "packed_handler", self.on_failure.as_handler())
 
     def _check_at(self) -> None:
         if self.at is None:
@@ -106,8 +129,7 @@ class Options:
             raise InvalidSetting("limit_by", self.limit_by, "a function of the task's arguments, which gives a text")
         if self.per_key is None:
             return
-        if not isinstance(self.per_key, int) or isinstance(self.per_key, bool) or self.per_key < 1:
-            raise InvalidSetting("per_key", self.per_key, "at least 1")
+        whole("per_key", self.per_key)
         if self.limit_by is None:
             raise InvalidSetting("per_key", self.per_key, "give limit_by= too: what is limited")
 
@@ -149,6 +171,27 @@ class Options:
             root_id,
             kind,
             self.pin,
+            self.packed_handler,
+        )
+
+    def packed_terms(self, name: str, kind: str) -> bytes:
+        """The terms of a failure handler with these options, as the row of the run carries them."""
+        for setting in ("key", "unique", "debounce", "limit_by", "at", "tx"):
+            if getattr(self, setting):
+                raise InvalidSetting("on_failure", name, f"a failure handler cannot have {setting}=: leave it out")
+        terms = self.terms(name, kind)
+        waits = {"timeout": terms.timeout, "delay": terms.delay, "expires": terms.expires, "deadline": terms.deadline}
+        return msgspec.json.encode(
+            {
+                "kind": kind,
+                "name": claim_name(name, terms.pin),
+                "queue": terms.queue,
+                "priority": terms.priority,
+                "retry": msgspec.Raw(terms.retry),
+                "tags": None if terms.tags is None else msgspec.Raw(terms.tags),
+                "keep": terms.keep,
+                **{wait: None if length is None else length.total_seconds() for wait, length in waits.items()},
+            }
         )
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from stepwell.dispatch.base import Channel, Dispatch, tell_all
-from stepwell.engine import forks, pauses, runs, workflows
-from stepwell.model.events import Event, EventType, HistoryEvent
+from stepwell.engine import arrivals, forks, pauses, runs, workflows
+from stepwell.model.events import Event, EventType, HistoryEvent, Sent
 from stepwell.model.ids import RunId, new_run_id
 from stepwell.model.start import Start
 from stepwell.model.states import State
@@ -26,26 +26,30 @@ class Outside:
         self._database = database
         self._dispatch = dispatch
 
-    async def send(self, run_id: UUID, type: EventType, name: str, value: bytes) -> UUID:
+    async def send(self, run_id: UUID, type: EventType, name: str, value: bytes) -> Sent:
         """A signal or a request for a live workflow: there when this returns, once, whatever was lost on the way."""
         arrival = new_run_id()
         event = Event(0, type, LONG_AGO, name=name, value=value, id=arrival)
         if type is EventType.UPDATE_REQUESTED:
             event.run_id = arrival
 
+        workflow: str | None = None
+
         async def send(again: bool) -> Consequences:
+            nonlocal workflow
             after = Consequences()
             async with self._database.transaction() as tx:
-                if again and await workflows.has_arrived(tx, run_id, event, after):
+                if again and await arrivals.has_arrived(tx, run_id, event, after):
                     return after
-                if not await workflows.arrive(tx, run_id, event, after):
-                    await workflows.refuse_arrival(tx, run_id)
+                workflow = await arrivals.arrive(tx, run_id, event, after)
+                if workflow is None:
+                    await arrivals.refuse_arrival(tx, run_id)
                 if again:
                     await runs.note_repeated_starts(tx, [arrival])
             return after
 
         tell_all(self._dispatch, await patiently(send))
-        return arrival
+        return Sent(arrival, workflow)
 
     async def signal_or_start(self, start: Start, name: str, value: bytes) -> RunId:
         """A signal for the run that this start leads to, which may be another's."""
@@ -56,7 +60,7 @@ class Outside:
             after = Consequences()
             async with self._database.transaction() as tx:
                 # Known if the first try got as far as its commit: whatever became of that run, it has had the signal.
-                if again and led_to and await workflows.has_arrived(tx, led_to[-1], event, after):
+                if again and led_to and await arrivals.has_arrived(tx, led_to[-1], event, after):
                     return after
                 led_to.append(await workflows.signal_or_start(tx, start, event, after))
                 if again and event.id is not None:

@@ -35,7 +35,8 @@ class OwnTx(Protocol):
         """running -> completed, and the commit of everything. From the call on, `close` has no effect.
 
         Awaited, it raises ClaimLost when there is nothing left to complete, Unavailable when it may have happened,
-        and whatever else the server has against it when it has not.
+        and NotRecorded when the record of the run is what failed. Any other error is what the server has against the
+        body's own transaction.
         """
         ...
 

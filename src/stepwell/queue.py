@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, Protocol
 
-from stepwell.model.errors import InvalidSetting
+from stepwell.model.counting import whole
 from stepwell.model.keeping import Keeping, checked_keep
 from stepwell.model.option_names import refuse_unknown_options
 from stepwell.model.queue import Limits, QueueInfo
@@ -56,9 +56,8 @@ class Queue:
         given: dict[str, Any] = {"concurrency": concurrency, "rate": rate, "per_key": per_key, "keep": keep}
         sets = {name: value for name, value in given.items() if value != AS_IT_IS}
         for name in ("concurrency", "per_key"):
-            value = sets.get(name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                raise InvalidSetting(name, value, "at least 1, or None for no limit; to stop it, pause it")
+            if (value := sets.get(name)) is not None:
+                whole(name, value, or_else=", or None for no limit; to stop it, pause it")
         checked_keep(sets.get("keep"))
         if sets.get("rate") is not None:
             sets["rate"] = Rate.of(sets["rate"])

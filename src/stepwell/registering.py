@@ -17,7 +17,7 @@ from stepwell.model.keeping import Keeping
 from stepwell.model.option_names import refuse_unknown_options
 from stepwell.model.pins import pin_of
 from stepwell.model.retry import DEFAULT, LOST_TURNS, Retry
-from stepwell.options import LONGEST_NAME, LimitBy, Options, checked_text
+from stepwell.options import LONGEST_NAME, Handler, LimitBy, Options, checked_text
 from stepwell.workflows import Step, Workflow
 
 P = ParamSpec("P")
@@ -71,6 +71,7 @@ class Registering:
         unique: bool | None = None,
         keep: Keeping | None = None,
         tags: Mapping[str, Any] | None = None,
+        on_failure: Handler | None = None,
     ) -> TaskDecorator: ...
     @refuse_unknown_options
     def task(
@@ -91,11 +92,13 @@ class Registering:
         unique: bool | None = None,
         keep: Keeping | None = None,
         tags: Mapping[str, Any] | None = None,
+        on_failure: Handler | None = None,
     ) -> Any:
         """Register a function as a task. `async def` runs on the worker's loop, `def` in a thread."""
         options = Options(
             queue=queue, priority=priority, retry=retry, timeout=timeout, expires=expires, deadline=deadline,
             limit_by=limit_by, per_key=per_key, unique=unique, keep=keep, tags=tags,
+            on_failure=on_failure,
         )  # fmt: skip
 
         def register(fn: Callable[..., Any]) -> Task[..., Any]:
@@ -125,6 +128,7 @@ class Registering:
         unique: bool | None = None,
         keep: Keeping | None = None,
         tags: Mapping[str, Any] | None = None,
+        on_failure: Handler | None = None,
     ) -> WorkflowDecorator: ...
     @refuse_unknown_options
     def workflow(
@@ -139,11 +143,12 @@ class Registering:
         unique: bool | None = None,
         keep: Keeping | None = None,
         tags: Mapping[str, Any] | None = None,
+        on_failure: Handler | None = None,
     ) -> Any:
         """Register an `async def` as a workflow. `timeout` is for all of it, from its start on."""
         options = Options(
             queue=queue, priority=priority, retry=LOST_TURNS, deadline=timeout, expires=expires, unique=unique,
-            keep=keep, tags=tags,
+            keep=keep, tags=tags, on_failure=on_failure,
         )  # fmt: skip
 
         def register(fn: Callable[..., Any]) -> Workflow[..., Any]:

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from stepwell.context import completes_in_its_own_tx
 from stepwell.dispatch.base import Channel, words_of
-from stepwell.engine import reads, runs, workflows
+from stepwell.engine import arrivals, ends, reads, runs, workflows
 from stepwell.model.errors import KeyConflict, Unavailable, WrongUse
 from stepwell.model.events import Event, EventType
 from stepwell.model.ids import RunId, new_run_id
@@ -21,6 +21,7 @@ from stepwell.model.turn import Consequences
 from stepwell.model.word import Word
 from stepwell.replay.replay import LONG_AGO
 from stepwell.store.borrowed import borrow
+from stepwell.store.namespace import Home
 from stepwell.store.statements import load
 
 T = TypeVar("T")
@@ -30,9 +31,10 @@ AT_ONCE = "0"
 
 
 class Within:
-    def __init__(self, connection: Any, schema: str) -> None:
+    def __init__(self, connection: Any, schema: str, home: Home) -> None:
         self._tx = borrow(connection, load(schema))
         self._schema = schema
+        self._home = home
 
     def call(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """For blocking code: the verb, here and in this thread, since the connection may belong to it."""
@@ -56,34 +58,42 @@ class Within:
         return await runs.once_for_each_key(list(starts), self._start)
 
     async def id_by_key(self, key: str) -> UUID:
+        await self._require()
         return await reads.id_by_key(self._tx, key)
 
     async def cancel(self, run_id: UUID) -> None:
-        await self._tx.require_transaction()
+        await self._require()
         if completes_in_its_own_tx(run_id):
             raise WrongUse("a body with a current.tx() is completed by it: to cancel its own run, leave tx= out")
-        moved, after = await workflows.cancel(self._tx, [run_id])
+        moved, after = await ends.cancel(self._tx, [run_id])
         if not moved and not after.asked:
             await runs.refuse_finished(self._tx, run_id)
         after.cancelled += list(moved)
         await self._tell(words_of(after))
 
-    async def signal(self, run_id: UUID, name: str, value: bytes) -> None:
-        await self._tx.require_transaction()
+    async def signal(self, run_id: UUID, name: str, value: bytes) -> str:
+        await self._require()
         after = Consequences()
-        if not await workflows.arrive(self._tx, run_id, _signal(name, value), after):
-            await workflows.refuse_arrival(self._tx, run_id)
+        workflow = await arrivals.arrive(self._tx, run_id, _signal(name, value), after)
+        if workflow is None:
+            await arrivals.refuse_arrival(self._tx, run_id)
         await self._tell(words_of(after))
+        return workflow
 
     async def signal_or_start(self, start: Start, name: str, value: bytes) -> RunId:
-        await self._tx.require_transaction()
+        await self._require()
         after = Consequences()
         run_id = await workflows.signal_or_start(self._tx, start, _signal(name, value), after)
         await self._tell(words_of(after))
         return run_id
 
-    async def _start(self, starts: Sequence[Start]) -> list[RunId]:
+    async def _require(self) -> None:
+        """The user's connection is in a transaction, on the database of the app."""
         await self._tx.require_transaction()
+        await self._home.require(self._tx)
+
+    async def _start(self, starts: Sequence[Start]) -> list[RunId]:
+        await self._require()
         if not starts:
             return []
         try:

@@ -16,12 +16,13 @@ from typing import Any, Generic, ParamSpec, TypeVar
 from stepwell.codec import Signature, encode
 from stepwell.definition import ExecutorName, Function, SyncFunction
 from stepwell.handle import Run, SyncRun
+from stepwell.mentions import Mentions, mentions
 from stepwell.model.duration import Duration
 from stepwell.model.errors import WrongUse
 from stepwell.model.keeping import Keeping
 from stepwell.model.option_names import refuse_unknown_options
 from stepwell.model.retry import Retry
-from stepwell.options import LONGEST_NAME, checked_text, positive
+from stepwell.options import LONGEST_NAME, Handler, checked_text, positive
 from stepwell.replay.here import here
 
 P = ParamSpec("P")
@@ -49,6 +50,7 @@ class Workflow(Function[P, R]):
         unique: bool | str | None = None,
         keep: Keeping | None = None,
         tags: Mapping[str, Any] | None = None,
+        on_failure: Handler | None = None,
         pinned: bool | None = None,
         tx: object = None,
     ) -> Workflow[P, R]:
@@ -56,7 +58,7 @@ class Workflow(Function[P, R]):
         `pinned` is run by workers that have this very version of its code, and waits for one if there is none."""
         given = {
             "key": key, "priority": priority, "delay": delay, "at": at, "queue": queue, "deadline": timeout,
-            "expires": expires, "unique": unique, "keep": keep, "tags": tags, "tx": tx,
+            "expires": expires, "unique": unique, "keep": keep, "tags": tags, "on_failure": on_failure, "tx": tx,
         }  # fmt: skip
         changes = {name: value for name, value in given.items() if value is not None}
         if pinned is not None:
@@ -84,7 +86,9 @@ class Workflow(Function[P, R]):
         checked_text("name", name, LONGEST_NAME)
         start = self._start(args, kwargs, self._options, self._options.terms(self.name, self.kind))
         whom = self._app.door.outside if self._options.tx is None else self._options.tx
-        return self._run(await whom.signal_or_start(start, name, data), start.key)
+        run = self._run(await whom.signal_or_start(start, name, data), start.key)
+        self._app.doubt_signal(self.name, name)
+        return run
 
     @property
     def sync(self) -> SyncWorkflow[P, R]:
@@ -97,6 +101,11 @@ class Workflow(Function[P, R]):
     def version(self) -> str:
         """What tells this code from other code of the same name."""
         return version_of(self.fn)
+
+    @cached_property
+    def mentions(self) -> Mentions | None:
+        """The signals that its code waits for; None if that cannot be told."""
+        return mentions(self.fn)
 
     @property
     def has_timeout(self) -> bool:

@@ -151,6 +151,14 @@ OTHERS = {
         "import asyncio\nfrom tasks import charge",
         "await asyncio.gather(*(charge(each) for each in {1, 2}))",
     ),
+    "a set of calls as they complete": (
+        "import asyncio\nfrom tasks import charge",
+        "for each in asyncio.as_completed({charge(1), charge(2)}):\n    await each",
+    ),
+    "a named set as it completes": (
+        "from asyncio import as_completed\nfrom tasks import charge",
+        "calls = {charge(each) for each in (1, 2)}\nfor each in as_completed(calls, timeout=3):\n    await each",
+    ),
     "a list of a set": ("from tasks import charge", "await charge(list({1, 2}))"),
     "what is popped from a set": ("", "ids = {1, 2}\nids.pop()"),
 }
@@ -194,6 +202,14 @@ ALLOWED = {
     "an asyncio task's result": ("import asyncio", "t = asyncio.create_task(None)\nawait t\nx = t.result()"),
     "a logger": ("import logging\nlog = logging.getLogger()", "log.info('a')"),
     "the environment": ("import os", "os.environ['A'], os.getenv('A'), os.path.join('a', 'b')"),
+    "a set of tasks as they complete": (
+        "import asyncio\nfrom tasks import charge",
+        "for each in asyncio.as_completed({asyncio.create_task(charge(one)) for one in (1, 2)}):\n    await each",
+    ),
+    "a list as it completes": (
+        "import asyncio\nfrom tasks import charge",
+        "for each in asyncio.as_completed([charge(1), charge(2)]):\n    await each",
+    ),
     "a path as such": ("from pathlib import Path", "str(Path('a') / 'b'), Path('a').name"),
 }
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from stepwell import Retry
 from stepwell.cli.live import moves_shown
 from stepwell.cli.watching import Saves, changed, look
 from tests.waiting_for import until
@@ -107,3 +108,21 @@ def test_the_demo_ends_as_it_should(server, tmp_path):
     )
     assert demo.returncode == 0, demo.stdout + demo.stderr
     assert "all as it should be" in demo.stdout
+
+
+async def test_an_attempt_that_will_be_tried_again_is_shown_with_its_error_once(app):
+    failures = iter([ValueError("no tea"), None])
+
+    @app.task(name="tea", retry=Retry(attempts=2, delay=0.6))
+    async def tea() -> None:
+        if (failure := next(failures)) is not None:
+            raise failure
+
+    shown = StringIO()
+    async with app.worker(), moves_shown(app, Console(file=shown, soft_wrap=True, width=400)):
+        run = await tea.start()
+        await run.result(10)
+        await until(lambda: said(shown, "completed"))
+    (line,) = [line for line in shown.getvalue().splitlines() if "no tea" in line]
+    assert "scheduled" in line
+    assert line.endswith("after ValueError: no tea")

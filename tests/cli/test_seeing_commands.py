@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import pty
+import re
 import signal
 import sys
 from datetime import UTC, datetime
@@ -238,6 +239,41 @@ async def test_doctor_finds_claims_that_nobody_reaps(stepwell, database, dsn):
     told = {each["subject"]: each for each in (await stepwell("doctor", "--json")).json["findings"]}
     assert told["leases"]["verdict"] == "bad"
     assert "1 runs are held by 1 workers" in told["leases"]["says"]
+
+
+async def test_doctor_tells_which_worker_cannot_record_outcomes_and_why(stepwell, app, database, monkeypatch):
+    monkeypatch.setattr("stepwell.worker.lease.SAMPLE", 0.05)
+    monkeypatch.setattr("stepwell.worker.unrecorded.MOST", 0.5)
+    connection = await database.connect()
+    await connection.execute(
+        "create function refuse() returns trigger language plpgsql as 'begin raise check_violation using "
+        "message = ''no room''; end'; create trigger refuse before insert on stepwell.finished_runs "
+        "for each row execute function refuse()"
+    )
+
+    @app.task(name="odd")
+    async def odd() -> None: ...
+
+    async def outcomes():
+        findings = (await stepwell("doctor", "--json")).json["findings"]
+        return [each for each in findings if each["subject"] == "outcomes"]
+
+    async def is_bad():
+        (found,) = await outcomes()
+        return found if found["verdict"] == "bad" else None
+
+    async with app.worker(name="web1"):
+        assert (await outcomes())[0]["verdict"] == "good"
+        run = await odd.start()
+        said = (await until(is_bad))["says"]
+        assert re.match(r"worker web1 cannot record 1 outcome, since \d{4}-\d\d-\d\d .* UTC: ", said)
+        assert "CheckViolationError: no room" in said
+        await connection.execute(
+            "create or replace function refuse() returns trigger language plpgsql as 'begin return new; end'"
+        )
+        await run.result(30)
+        await until(lambda: _is_good(stepwell, "outcomes"))
+    await connection.close()
 
 
 async def test_doctor_finds_workflows_that_were_not_told_what_they_wait_for(stepwell, database, app):

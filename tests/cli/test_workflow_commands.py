@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from stepwell import Run
+from stepwell import Run, workflow
 from tests.waiting_for import until
 
 HERE = Path(__file__).parent
@@ -294,3 +294,74 @@ async def test_cancel_asks_a_workflow_and_with_force_it_asks_nobody(stepwell, fl
     assert said.code == 0
     assert "asked" not in said.out
     assert (await run.info()).state == "cancelled"
+
+
+async def test_history_marks_what_a_rollback_did_and_nothing_else(stepwell, app):
+    @app.task(name="shop.release")
+    async def release(order: int) -> None: ...
+
+    @app.step(name="shop.note")
+    async def note(text: str) -> None: ...
+
+    async def undo() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(note("undone"))
+            group.create_task(asyncio.sleep(0.001))
+
+    async def beside() -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            await note("left behind")
+
+    @app.workflow(name="shop.order")
+    async def order(number: int) -> None:
+        await release(0)
+        workflow.on_rollback(release, number)
+        workflow.on_rollback(undo)
+        left = asyncio.create_task(beside())
+        await note("done")
+        assert not left.done()
+        raise ValueError("no")
+
+    async with app.worker():
+        run = await order.start(7)
+
+        async def has_failed() -> bool:
+            return (await run.info()).state == "failed"
+
+        await until(has_failed, within=15)
+    events = await run.history()
+    marked = [(each.type, each.data.get("name")) for each in events if each.data.get("rollback")]
+    assert sorted(marked, key=str) == [
+        ("StepCompleted", "shop.note"), ("TaskScheduled", "shop.release"), ("TimerScheduled", None),
+    ]  # fmt: skip
+    rows = [line.split() for line in (await stepwell("history", run.id)).out.splitlines()[1:]]
+    shown = [(row[3], row[5:7]) for row in rows if "rollback" in row]
+    assert {kind for kind, _ in shown} == {
+        "StepCompleted", "TaskScheduled", "TaskCompleted", "TimerScheduled", "TimerFired",
+    }  # fmt: skip
+    assert all(what[0] == "rollback" for _, what in shown)
+    assert sum(row[3] == "StepCompleted" for row in rows) == 3  # of which one is the rollback's
+    assert len(shown) == 5
+    assert "rollback shop.release(order)" in (await stepwell("show", run.id)).out
+
+
+async def test_signal_warns_of_a_name_that_the_code_does_not_mention_and_sends_it(stepwell, flows):
+    async with flows.app.worker():
+        run = await paying(flows)
+        near = await stepwell("signal", run.id, "pya", "5")
+        assert (near.code, near.out) == (0, f"{run.id} signal pya sent\n")
+        assert near.err == (
+            "stepwell: warning: flows.checkout waits for the signal 'pay', and not for 'pya': a typo? "
+            "It was sent all the same.\n"
+        )
+        assert (await stepwell("signal", run.id, "refund", "5")).err == ""  # who knows what its code comes to
+        told = await stepwell("signal", run.id, "refund", "5", "--app", "flows:app", "--json")
+        assert told.json == {"id": str(run.id), "signal": "refund"}
+        assert "does not mention the signal 'refund': it waits for 'pay'. It was sent all the same." in told.err
+        assert (await stepwell("signal", run.id, "pay", "5", "--app", "flows:app")).err == ""
+        assert await run.result(timeout=20) == 115
+    assert [each.data["name"] for each in await run.history() if each.type == "SignalReceived"] == [
+        "pya", "refund", "refund", "pay",
+    ]  # fmt: skip

@@ -14,7 +14,7 @@ from e2e_processes import eventually
 
 from stepwell import App, Call
 from stepwell.dispatch.postgres import PostgresDispatch
-from stepwell.engine import runs, settle
+from stepwell.engine import ends, runs, settle
 from stepwell.model.errors import Unavailable
 from stepwell.model.ids import new_claim_id
 from stepwell.model.outcome import Completed, Failed, Outcome, Released, Snoozed
@@ -92,7 +92,8 @@ async def test_settles_and_cancels_over_shuffled_overlapping_batches_move_every_
         pytest.fail("ten times in a circle")
 
     async def canceller() -> None:
-        cancelled.extend(await runs.cancel(database, [claim.id for claim in noise.sample(claims, 12)]))
+        moved, _ = await ends.cancel(database, [claim.id for claim in noise.sample(claims, 12)])
+        cancelled.extend(moved)
 
     work: list[Coroutine[Any, Any, None]] = [settler() if n % 4 else canceller() for n in range(64)]
     results = await asyncio.gather(*work, return_exceptions=True)

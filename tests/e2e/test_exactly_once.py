@@ -20,7 +20,7 @@ from stepwell.store.statements import load
 
 Sql: TypeAlias = "asyncpg.Connection[Any]"
 RUNS = 200
-COMPLETING = spoken(load("stepwell")["complete_runs"].sql, "${}").sql
+COMPLETING = spoken(load("stepwell")["end_runs"].sql, "${}").sql
 
 
 @pytest.mark.timeout(180)
@@ -83,7 +83,7 @@ class Bank:
 
 @pytest.fixture
 async def bank(proxy: Proxy, sql: Sql, monkeypatch: pytest.MonkeyPatch) -> Bank:
-    monkeypatch.setitem(proxies.NAMES, COMPLETING, "complete_runs")
+    monkeypatch.setitem(proxies.NAMES, COMPLETING, "end_runs")
     await sql.execute("create table deposits (n int, attempt int)")
     return Bank(proxy.dsn)
 
@@ -92,7 +92,7 @@ async def test_a_commit_whose_answer_is_lost_is_looked_up_and_not_repeated(
     proxy: Proxy, bank: Bank, sql: Sql, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with bank.app, bank.app.worker():
-        lost = proxy.swallow("complete_runs", at_commit=True)
+        lost = proxy.swallow("end_runs", at_commit=True)
         run = await bank.deposit.start(7)
         assert await run.result(timeout=10) == 7
         assert lost.done.is_set()
@@ -107,7 +107,7 @@ async def test_a_commit_whose_answer_is_lost_is_looked_up_and_not_repeated(
 
 async def test_a_transaction_that_is_lost_before_its_commit_is_done_again(proxy: Proxy, bank: Bank, sql: Sql) -> None:
     async with bank.app, bank.app.worker():
-        lost = proxy.swallow("complete_runs")
+        lost = proxy.swallow("end_runs")
         run = await bank.deposit.start(7)
         assert await run.result(timeout=10) == 7
         assert lost.done.is_set()
@@ -121,7 +121,7 @@ async def test_a_commit_whose_answer_is_lost_while_the_worker_stops_is_recorded_
 ) -> None:
     async with bank.app:
         async with bank.app.worker():
-            lost = proxy.swallow("complete_runs", at_commit=True)
+            lost = proxy.swallow("end_runs", at_commit=True)
             run = await bank.deposit.start(7)
             await lost.done.wait()
         assert (await run.info()).state is State.COMPLETED

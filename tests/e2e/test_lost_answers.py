@@ -178,7 +178,7 @@ async def test_a_checkpoint_that_arrives_after_later_ones_does_not_undo_them(pro
 async def test_a_cancel_whose_answers_are_lost_is_done_and_no_error(proxy: Proxy, shop: Shop, sql: Sql) -> None:
     async with shop.app:
         run = await shop.app.definition("add").start(1)
-        proxy.swallow("cancel_runs", times=2)
+        proxy.swallow("end_unclaimed_runs", times=2)
         proxy.swallow("run_by_id", times=1)
         await run.cancel()
         assert (await run.info()).state is State.CANCELLED
@@ -237,14 +237,14 @@ async def test_a_claim_whose_answer_is_lost_while_the_worker_stops_is_counted_as
 
 
 OUTCOMES = [
-    ("add", ("complete_and_say", "complete_runs"), ["completed"]),
+    ("add", ("end_runs", "end_runs"), ["completed"]),
     ("flaky", ("retry_runs", "retry_runs"), ["failed", "completed"]),
-    ("fatal", ("fail_runs", "fail_runs"), ["failed"]),
+    ("fatal", ("end_runs", "end_runs"), ["failed"]),
     ("snoozing", ("snooze_runs", "snooze_runs"), ["snoozed", "completed"]),
 ]
 
 
-@pytest.mark.parametrize(("name", "statements", "outcomes"), OUTCOMES, ids=[each[1][0] for each in OUTCOMES])
+@pytest.mark.parametrize(("name", "statements", "outcomes"), OUTCOMES, ids=[each[0] for each in OUTCOMES])
 async def test_a_settling_whose_answer_is_lost_is_recognised_as_ours(
     proxy: Proxy,
     shop: Shop,
@@ -282,7 +282,7 @@ async def test_a_mixed_settling_whose_commit_lost_its_answer_is_recognised_as_ou
         names = ["add", "flaky", "fatal", "snoozing"] * 5
         soon = Retry(attempts=3, delay=0.01)
         runs = [await shop.app.definition(name).options(retry=soon).start(1) for name in names]
-        swallows = [proxy.swallow("retry_runs", at_commit=True), proxy.swallow("complete_and_say")]
+        swallows = [proxy.swallow("retry_runs", at_commit=True), proxy.swallow("end_runs")]
         async with shop.app.worker():
             for run in runs:
                 await asyncio.wait({asyncio.create_task(run.result(timeout=10))})
@@ -343,7 +343,7 @@ async def _reaps(reaper: Reaper) -> bool:
 async def test_due_and_renewals_whose_answers_are_lost_do_no_harm(
     proxy: Proxy, shop: Shop, sql: Sql, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stepwell.worker.worker.WATCH_ALL", 2.0)
+    monkeypatch.setattr("stepwell.worker.watch.WATCH_ALL", 2.0)
     async with shop.app, shop.app.worker():
         held = await shop.app.definition("wait").start(0)
         await eventually(lambda: shop.ran)

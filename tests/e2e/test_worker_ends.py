@@ -163,7 +163,7 @@ async def test_a_stopping_worker_ends_in_bounded_time_though_the_database_is_awa
     proxy: Proxy, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stepwell.worker.worker.FLUSH", 2.0)
-    monkeypatch.setattr("stepwell.store.sessions._REACH", 3.0)
+    monkeypatch.setattr("stepwell.store.address.REACH", 3.0)
     app = App(proxy.dsn, lease=2)
     begun = asyncio.Event()
 

@@ -82,7 +82,7 @@ def works(proxy: Proxy) -> Works:
 
 LOST = [
     ("advance_turns", False), ("advance_turns", True), ("turns_held", False), ("start_claimed_runs", True),
-    ("complete_runs", True), ("tell_parents", True), ("start_runs", True), ("claim_runs", False),
+    ("end_runs", True), ("tell_parents", True), ("start_runs", True), ("claim_runs", False),
     ("record_turns", False), ("record_turn", False), ("complete_turns", False),
 ]  # fmt: skip
 

@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 from uuid import UUID
 
-from stepwell.engine import workflows
-from stepwell.engine.workflows import PAGE
+from stepwell.engine import arrivals, ends
+from stepwell.engine.ends import CHILDREN as PAGE
 from stepwell.model.events import Event, EventType
 from stepwell.model.ids import RunId, new_run_id
 from stepwell.model.states import State
@@ -78,7 +78,7 @@ async def test_thousands_of_children_are_asked_to_end_in_a_few_statements(tx: Tr
     children, tasks = ids(CHILDREN), ids(TASKS)
     parent = await a_parent(tx, children, tasks)
     counted = Counted(tx)
-    moved, after = await workflows.cancel(counted, [parent], force=True)
+    moved, after = await ends.cancel(counted, [parent], force=True)
     assert list(moved) == [parent]
     assert len(counted.spoken) <= 10
     assert await asked(tx) == dict.fromkeys(children, 4)
@@ -92,7 +92,7 @@ async def test_many_workflows_are_cancelled_in_a_few_statements(tx: Transaction)
     begun, tasks = ids(CHILDREN), ids(TASKS)
     await a_parent(tx, begun, tasks)
     counted = Counted(tx)
-    moved, after = await workflows.cancel(counted, [*tasks, *begun])
+    moved, after = await ends.cancel(counted, [*tasks, *begun])
     assert len(counted.spoken) <= 6
     assert sorted(moved) == tasks
     assert sorted(after.asked) == begun
@@ -104,7 +104,7 @@ async def test_whoever_is_asked_stays_where_only_its_own_code_can_move_it(tx: Tr
     await execute(tx, WORKFLOW, [blocked, paused], 0)
     await execute(tx, """update stepwell.runs set blocked = '{"version": "old"}' where id = $1""", blocked)
     await execute(tx, "update stepwell.runs set state = 'paused' where id = $1", paused)
-    moved, after = await workflows.cancel(tx, [blocked, gone, paused])
+    moved, after = await ends.cancel(tx, [blocked, gone, paused])
     assert (moved, sorted(after.asked), after.wakes) == ({}, [blocked, paused], set())
     assert await asked(tx) == {blocked: 1, paused: 1}
     assert [await state_of(tx, each) for each in (blocked, paused)] == [State.WAITING, State.PAUSED]
@@ -119,10 +119,10 @@ async def test_a_request_to_end_is_counted_behind_a_signal_that_came_in_between(
 
     async def cancel() -> None:
         async with database.transaction() as tx:
-            await workflows.cancel(tx, [first, second])
+            await ends.cancel(tx, [first, second])
 
     async with database.transaction() as tx:
-        await workflows.arrive(tx, second, signal, Consequences())
+        await arrivals.arrive(tx, second, signal, Consequences())
         cancelling = asyncio.create_task(cancel())
 
         async def waits() -> bool:

@@ -8,10 +8,11 @@ from datetime import timedelta
 from uuid import UUID
 
 from stepwell import Limits
-from stepwell.engine import lone, queues, runs, workers
+from stepwell.engine import ends, queues, runs, workers
 from stepwell.model.ids import WorkerId, new_claim_id, new_worker_id
 from stepwell.model.run import Claim, Claimed, Order, Place, Wanted
 from stepwell.model.states import State
+from stepwell.model.turn import Consequences
 from stepwell.store.pool import Database, Transaction, Tx
 from tests.factory import a_start, a_worker, execute, state_of
 
@@ -146,7 +147,7 @@ async def test_what_has_expired_is_not_claimed(tx: Transaction) -> None:
     start = a_start(expires=timedelta(0))
     await runs.start(tx, [start])
     assert await take(tx, await a_worker(tx)) == []
-    assert await runs.expire(tx, limit=10) == [start.id]
+    assert await ends.expire(tx, Consequences(), limit=10) == [start.id]
 
 
 async def test_each_claim_counts_an_attempt_and_has_an_id_of_its_own(tx: Transaction) -> None:
@@ -194,10 +195,10 @@ async def test_one_queue_gives_the_most_urgent_and_then_the_oldest(tx: Transacti
     starts = [a_start(queue="mine", priority=p) for p in (50, 10, 50, 10, 90)]
     await runs.start(tx, [*starts, a_start(queue="theirs"), a_start("unknown.name", queue="mine", priority=1)])
     wanted = Wanted(await a_worker(tx), None, ["tests.task"], 3, alone=False)
-    claimed = await lone.claim_from(tx, "mine", wanted, new_claim_id())
+    claimed = await runs.claim_from(tx, "mine", wanted, new_claim_id())
     assert {claim.id for claim in claimed.claims} == {starts[1].id, starts[3].id, starts[0].id}
     assert not claimed.others
-    rest = await lone.claim_from(tx, "mine", wanted, new_claim_id())
+    rest = await runs.claim_from(tx, "mine", wanted, new_claim_id())
     assert {claim.id for claim in rest.claims} == {starts[2].id, starts[4].id}
 
 
@@ -210,7 +211,7 @@ async def test_one_queue_tells_of_what_only_a_look_at_all_finds(tx: Transaction)
     await execute(tx, "update stepwell.runs set alone = true where queue = 'alone'")
     wanted = Wanted(await a_worker(tx), None, ["tests.task"], 10, alone=True)
     for queue in ("keyed", "capped", "alone"):
-        assert await lone.claim_from(tx, queue, wanted, new_claim_id()) == Claimed([], 10, others=True)
+        assert await runs.claim_from(tx, queue, wanted, new_claim_id()) == Claimed([], 10, others=True)
 
 
 async def test_one_queue_gives_nothing_while_it_is_paused_nor_to_who_has_no_lease(tx: Transaction) -> None:
@@ -218,4 +219,4 @@ async def test_one_queue_gives_nothing_while_it_is_paused_nor_to_who_has_no_leas
     await queues.pause(tx, "paused", by="me")
     for worker, queue in ((await a_worker(tx), "paused"), (await a_worker(tx, lease=-1), "mine")):
         wanted = Wanted(worker, None, ["tests.task"], 10, alone=True)
-        assert await lone.claim_from(tx, queue, wanted, new_claim_id()) == Claimed([], 10)
+        assert await runs.claim_from(tx, queue, wanted, new_claim_id()) == Claimed([], 10)

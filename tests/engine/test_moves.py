@@ -9,7 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from stepwell.engine import claimed, lone, runs, turns, workflows
+from stepwell.engine import arrivals, ends, runs, turns, workflows
+from stepwell.engine.ends import Ending
 from stepwell.model.commands import Ended
 from stepwell.model.events import Event, EventType
 from stepwell.model.ids import new_claim_id
@@ -26,17 +27,13 @@ from tests.factory import BOOM, Made, a_run, a_worker, another_claim, attempts_o
 Speak = Callable[[Transaction, Claim], Awaitable[Any]]
 FENCED = (
     "exchange_runs",
-    "complete_and_say",
-    "complete_runs",
-    "fail_runs",
+    "end_runs",
     "retry_runs",
     "repeat_runs",
     "snooze_runs",
     "release_runs",
     "advance_turns",
     "complete_turns",
-    "complete_parts",
-    "cancel_turns",
 )
 
 
@@ -54,7 +51,7 @@ async def claim_it(tx: Transaction, claim: Claim) -> Any:
 
 async def claim_from_its_queue(tx: Transaction, claim: Claim) -> Any:
     wanted = Wanted(await a_worker(tx), None, ["tests.task"], 9, alone=False)
-    return await lone.claim_from(tx, claim.queue, wanted, new_claim_id())
+    return await runs.claim_from(tx, claim.queue, wanted, new_claim_id())
 
 
 async def claim_limited_it(tx: Transaction, claim: Claim) -> Any:
@@ -71,19 +68,27 @@ async def exchange_it(tx: Transaction, claim: Claim) -> Any:
     return [] if exchanged.lost else [{"id": claim.id}]
 
 
-async def complete_it(tx: Transaction, claim: Claim) -> Any:
-    exchanged = await lone.complete(tx, [(claim, Completed(b"1"))])
-    return [] if exchanged.lost else [{"id": claim.id}]
+def ending(state: State) -> Speak:
+    async def speak(tx: Transaction, claim: Claim) -> Any:
+        result, error = (b"null", BOOM) if state is State.FAILED else (b"1", None)
+        ended = await ends.end(tx, [Ending(claim, state, result, error)], Consequences())
+        return [{"id": run_id} for run_id in ended.moved]
+
+    return speak
 
 
 async def expire_it(tx: Transaction, claim: Claim) -> Any:
     await execute(tx, "update stepwell.runs set expires_at = stepwell.now() - interval '1s' where id = $1", claim.id)
-    return await tx.rows("expire_runs", limit=1000)
+    return await ends.expire(tx, Consequences(), limit=1000)
 
 
-async def overdue_it(tx: Transaction, claim: Claim) -> Any:
+async def fail_overdue_it(tx: Transaction, claim: Claim) -> Any:
     await execute(tx, "update stepwell.runs set deadline_at = stepwell.now() - interval '1s' where id = $1", claim.id)
-    return await runs.overdue(tx, limit=1000)
+    return await ends.fail_overdue(tx, Consequences(), limit=1000)
+
+
+async def cancel_it(tx: Transaction, claim: Claim) -> Any:
+    return await ends.cancel(tx, [claim.id])
 
 
 async def as_workflow(tx: Transaction, claim: Claim, **more: Any) -> None:
@@ -110,23 +115,18 @@ async def complete_turn(tx: Transaction, claim: Claim) -> Any:
     return [{"id": run_id} for run_id in advanced.turns]
 
 
-async def complete_part(tx: Transaction, claim: Claim) -> Any:
-    lost = await claimed.complete_parts(tx, [(claim, Completed(b"1"))])
-    return [] if lost else [{"id": claim.id}]
-
-
 async def tell_it(tx: Transaction, claim: Claim) -> Any:
     """A run of its own has ended."""
     await as_workflow(tx, claim)
     child = await a_run(tx, State.RUNNING)
     await execute(tx, "update stepwell.runs set parent_id = $2, node = '1' where id = $1", child.id, claim.id)
-    await SPEAK["complete_runs"](tx, child.claim)
+    await SPEAK["end_runs"](tx, child.claim)
     return await tx.rows("tell_parents", ids=[child.id])
 
 
 async def arrive_it(tx: Transaction, claim: Claim) -> Any:
     await as_workflow(tx, claim)
-    return await workflows.arrive(tx, claim.id, Event(0, EventType.CANCEL_REQUESTED, LONG_AGO), Consequences())
+    return await arrivals.arrive(tx, claim.id, Event(0, EventType.CANCEL_REQUESTED, LONG_AGO), Consequences())
 
 
 async def unblock_it(tx: Transaction, claim: Claim) -> Any:
@@ -139,9 +139,7 @@ SPEAK: dict[str, Speak] = {
     "claim_from_queue": claim_from_its_queue,
     "claim_limited_runs": claim_limited_it,
     "exchange_runs": exchange_it,
-    "complete_and_say": complete_it,
-    "complete_runs": settling("complete_runs", results=[b"1"], usages=[None]),
-    "fail_runs": settling("fail_runs", errors=[stored_error(BOOM)], usages=[None]),
+    "end_runs": ending(State.COMPLETED),
     "retry_runs": settling(
         "retry_runs", errors=[stored_error(BOOM)], usages=[None], delays=[timedelta(seconds=5)], alones=[False]
     ),
@@ -149,13 +147,9 @@ SPEAK: dict[str, Speak] = {
     "snooze_runs": settling("snooze_runs", usages=[None], delays=[timedelta(seconds=5)]),
     "release_runs": settling("release_runs"),
     "due_runs": lambda tx, _claim: tx.rows("due_runs", limit=1000),
-    "overdue_runs": overdue_it,
-    "expire_runs": expire_it,
-    "cancel_runs": lambda tx, claim: tx.rows("cancel_runs", ids=[claim.id], force=False),
+    "end_unclaimed_runs": cancel_it,
     "advance_turns": advance_it,
     "complete_turns": complete_turn,
-    "complete_parts": complete_part,
-    "cancel_turns": settling("cancel_turns"),
     "tell_parents": tell_it,
     "arrive": arrive_it,
     "unblock_runs": unblock_it,
@@ -229,6 +223,35 @@ async def test_a_move_made_twice_moves_once(tx: Transaction, move: str) -> None:
     after = await row_of(tx, made.id)
     assert await SPEAK[move](tx, made.claim) == []
     assert await row_of(tx, made.id) == after
+
+
+ENDS: dict[str, tuple[Speak, frozenset[State], State]] = {
+    "complete": (ending(State.COMPLETED), frozenset({State.RUNNING}), State.COMPLETED),
+    "fail": (ending(State.FAILED), frozenset({State.RUNNING}), State.FAILED),
+    "end as cancelled": (ending(State.CANCELLED), frozenset({State.RUNNING}), State.CANCELLED),
+    "expire": (expire_it, LIVE - {State.RUNNING}, State.EXPIRED),
+    "fail what is overdue": (fail_overdue_it, LIVE - {State.RUNNING}, State.FAILED),
+    "cancel": (cancel_it, LIVE, State.CANCELLED),
+}
+
+
+@pytest.mark.parametrize("state", list(State))
+@pytest.mark.parametrize("how", list(ENDS))
+async def test_a_run_ends_from_the_states_of_its_ending_and_from_no_other(
+    tx: Transaction, how: str, state: State
+) -> None:
+    made = await a_run(tx, state)
+    speak, sources, target = ENDS[how]
+    await speak(tx, made.claim)
+    assert await state_of(tx, made.id) is (target if state in sources else state)
+
+
+async def test_a_failed_attempt_counts_and_a_passed_deadline_does_not(tx: Transaction) -> None:
+    failed, late = await a_run(tx, State.RUNNING), await a_run(tx, State.PENDING)
+    await ending(State.FAILED)(tx, failed.claim)
+    await fail_overdue_it(tx, late.claim)
+    assert (await row_of(tx, failed.id))["failures"] == 1
+    assert (await row_of(tx, late.id))["failures"] == 0
 
 
 def test_live_and_finished_states_are_all_states() -> None:

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from stepwell.engine import leaders, reads, runs, settle, workers
+from stepwell.engine import ends, leaders, reads, runs, settle, workers
 from stepwell.engine.held import already_settled
 from stepwell.engine.settle import apply, plan
 from stepwell.model.ids import new_worker_id
@@ -32,7 +32,7 @@ async def test_a_mixed_batch_ends_each_attempt_its_own_way(tx: Transaction) -> N
     settled = await apply(tx, plan([(claim, outcome) for claim, (outcome, _) in zip(claims, outcomes, strict=True)]))
     assert settled.moved == {claim.id for claim in claims}
     assert set(settled.finished) == {claims[0].id, claims[2].id}
-    assert settled.wakes == {claims[4].queue, claims[5].queue}
+    assert settled.after.wakes == {claims[4].queue, claims[5].queue}
     for claim, (_, state) in zip(claims, outcomes, strict=True):
         assert await state_of(tx, claim.id) is state
 
@@ -84,7 +84,7 @@ async def test_a_settling_whose_answer_was_lost_is_found(tx: Transaction) -> Non
     claims = [await claimed(tx) for _ in outcomes]
     unsettled, cancelled = await claimed(tx), await claimed(tx)
     await apply(tx, plan(list(zip(claims, outcomes, strict=True))))
-    await runs.cancel(tx, [cancelled.id])
+    await ends.cancel(tx, [cancelled.id])
     found = await already_settled(tx, [*claims, unsettled, cancelled], Consequences())
     assert found == {claim.id for claim in claims}
 
@@ -133,7 +133,7 @@ async def test_a_run_that_keeps_losing_its_worker_fails_at_its_limit(tx: Transac
 
 async def test_cancelling_moves_a_claimed_run_at_once_and_its_worker_is_refused(tx: Transaction) -> None:
     claim = await claimed(tx)
-    assert list(await runs.cancel(tx, [claim.id])) == [claim.id]
+    assert list((await ends.cancel(tx, [claim.id]))[0]) == [claim.id]
     assert (await apply(tx, plan([(claim, Completed(b"1"))]))).moved == set()
     assert await state_of(tx, claim.id) is State.CANCELLED
 
@@ -168,4 +168,4 @@ async def test_a_page_shows_every_run_once_whatever_its_state(tx: Transaction, s
 
 
 def test_settling_goes_in_one_order_for_everyone() -> None:
-    assert settle.plan([]) == []
+    assert settle.plan([]) == settle.Plan()

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from stepwell.engine import claimed, turns, workflows
+from stepwell.engine import arrivals, ends, settle, turns
 from stepwell.model.commands import Ended
 from stepwell.model.events import Event, EventType
 from stepwell.model.ids import new_claim_id, new_run_id, new_worker_id
@@ -35,7 +35,7 @@ async def test_a_signal_that_comes_as_its_workflow_completes_leaves_nothing_behi
         return bool(await look.fetchval("select exists (select from pg_locks where not granted)"))
 
     async with database.transaction() as tx:
-        assert await workflows.arrive(tx, run.id, signal, Consequences())
+        assert await arrivals.arrive(tx, run.id, signal, Consequences())
         completing = asyncio.create_task(
             turns.advance(database, [advance], worker=new_worker_id(), claim_id=new_claim_id())
         )
@@ -103,13 +103,13 @@ async def test_turns_that_record_together_each_have_their_own(tx: Transaction) -
 async def test_parts_are_completed_in_pages_each_with_its_own_result(
     tx: Transaction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claimed, "RESULTS", 20)
+    monkeypatch.setattr(ends, "PAGE_BYTES", 20)
     parts = [await a_run(tx, State.RUNNING) for _ in range(7)]
     await take_away(tx, parts[3])
     ended = [(part.claim, Completed(b'"%s"' % (b"x" * place * 3))) for place, part in enumerate(parts)]
-    assert await claimed.complete_parts(tx, ended[::-1]) == {parts[3].id}
+    planned = settle.plan(ended[::-1])
+    assert (await settle.apply(tx, planned)).moved == {part.id for part in parts} - {parts[3].id}
     found = {
         row["id"]: row["result"] for row in await tx.connection.fetch("select id, result from stepwell.finished_runs")
     }
     assert found == {claim.id: outcome.result for claim, outcome in ended if claim.id != parts[3].id}
-    assert await claimed.complete_parts(tx, []) == set()

@@ -21,7 +21,7 @@ from stepwell.model.explanation import (
 from stepwell.model.notes import Progress
 from stepwell.model.rate import Rate
 from stepwell.model.states import FINISHED, State
-from stepwell.model.wording import among, length, nth
+from stepwell.model.wording import among, length, near, nth, times
 from stepwell.model.worker import WorkerInfo
 
 NOW = datetime(2026, 11, 16, 3, 0, tzinfo=UTC)
@@ -256,3 +256,24 @@ def test_lengths_of_time_numbers_and_lists_in_words() -> None:
     assert among([1, 2]) == "1, 2"
     assert among(range(7)) == "0, 1, 2, 3, 4 and 2 more"
     assert among([1], of=3) == "1 and 2 more"
+
+
+@pytest.mark.parametrize(
+    ("name", "others", "meant"),
+    [
+        ("shiped", ["paid", "shipped"], "shipped"),
+        ("Paid", ["paid"], "paid"),
+        ("pya", ["ship", "pay"], "pay"),
+        ("order-paid", ["order_paid"], "order_paid"),
+        ("approve", ["approved"], "approved"),
+        ("refund", ["paid", "shipped"], None),
+        ("paid", ["paid"], None),
+        ("paid", [], None),
+    ],
+)
+def test_a_name_that_is_nearly_another_is_taken_for_it(name: str, others: list[str], meant: str | None) -> None:
+    assert near(name, others) == meant
+
+
+def test_how_often_is_said_in_words() -> None:
+    assert [times(1), times(2), times(1200)] == ["once", "twice", "1,200 times"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stepwell import App, State
-from stepwell.engine import bulk, runs
+from stepwell.engine import bulk, ends, runs
 from stepwell.model.errors import Unavailable
 from stepwell.model.ids import new_run_id
 from stepwell.store.pool import Database
@@ -27,7 +27,7 @@ async def test_a_repeated_retry_of_what_has_finished_since_starts_nothing(databa
     origin = (await a_run(database, State.CANCELLED)).id  # type: ignore[arg-type]
     new_id = new_run_id()
     await bulk.start_again(database, {origin: new_id}, again=False)
-    await runs.cancel(database, [new_id])
+    await ends.cancel(database, [new_id])
     async with database.transaction() as tx:
         started, _ = await bulk.start_again(tx, {origin: new_id}, again=True)
     assert started == {origin: new_id}
@@ -40,7 +40,7 @@ async def test_a_cancel_whose_answer_was_lost_counts_what_it_did(
     starts = [a_start() for _ in range(3)]
     await runs.start(database, starts)
     ids = [each.id for each in starts]
-    cancel, lost = runs.cancel, []
+    cancel, lost = ends.cancel, []
 
     async def lossy(tx: Any, ids: Any, **how: Any) -> Any:
         moved = await cancel(tx, ids, **how)
@@ -49,6 +49,6 @@ async def test_a_cancel_whose_answer_was_lost_counts_what_it_did(
             raise Unavailable("the answer was lost")
         return moved
 
-    monkeypatch.setattr("stepwell.engine.runs.cancel", lossy)
+    monkeypatch.setattr("stepwell.engine.ends.cancel", lossy)
     ended, asked = await app._opening.client.many.cancel(ids)
     assert (sorted(ended), asked) == (sorted(ids), [])

@@ -60,6 +60,46 @@ async def test_it_waits_for_a_signal_since_it_last_went_on(app: App) -> None:
     assert f"stepwell signal {run.id} paid" in cause.text
 
 
+async def test_it_tells_which_signals_arrived_though_it_waits_for_another(app: App) -> None:
+    @app.workflow(name="shop.checkout")
+    async def checkout() -> str:
+        return await workflow.signal("shipped", str)
+
+    async with app.worker():
+        run = await checkout.start()
+        await until_cause(run, Why.WAITS_FOR_SIGNAL)
+        for name in ("shiped", "shiped", "refund"):
+            await run.signal(name)
+
+        async def all_came() -> Cause | None:
+            cause = (await causes(run)).get(Why.SIGNAL_NOT_TAKEN)
+            return cause if cause is not None and len(cause.facts["untaken"]) == 2 else None
+
+        cause = await until(all_came, within=15)
+        assert cause.facts == {"untaken": {"shiped": 2, "refund": 1}, "signals": ["shipped"]}
+        assert cause.text == "the signal 'shiped' arrived twice, and it waits for 'shipped': a typo?"
+        await run.pause()
+        assert (await causes(run))[Why.SIGNAL_NOT_TAKEN].facts == cause.facts
+        await run.resume()
+        await run.signal("shipped", "ok")
+        assert await run.result(10) == "ok"
+
+
+async def test_a_signal_that_came_early_is_told_without_talk_of_a_typo(app: App) -> None:
+    @app.workflow(name="shop.checkout")
+    async def checkout() -> int:
+        await workflow.signal("approved")
+        return await workflow.signal("paid", int)
+
+    async with app.worker():
+        run = await checkout.start()
+        await run.signal("paid", 7)
+        cause = await until_cause(run, Why.SIGNAL_NOT_TAKEN)
+        assert cause.text == "signals arrived that its code has not taken: 'paid' once; it waits for 'approved'"
+        await run.signal("approved")
+        assert await run.result(10) == 7
+
+
 async def test_it_waits_for_a_run_that_is_in_some_state(app: App) -> None:
     @app.task(name="shop.pack", queue="nobody-serves-it")
     async def pack() -> None: ...

@@ -13,7 +13,7 @@ import pydantic
 import pytest
 
 from stepwell import App, ClaimLost, NewerCheckpoint, NotDecodable, NotEncodable, NotInARun, Retry, WrongUse, current
-from stepwell.engine import checkpoints, runs, settle
+from stepwell.engine import checkpoints, ends, runs, settle
 from stepwell.model.errors import InvalidSetting, Unavailable
 from stepwell.model.ids import new_claim_id
 from stepwell.model.outcome import Completed, Failed, Released
@@ -73,7 +73,7 @@ async def test_who_never_held_the_claim_can_neither_save_nor_load(tx: Transactio
 async def test_a_zombies_save_is_refused(tx: Transaction, outcome: Any) -> None:
     claim = await claimed(tx)
     if outcome is None:
-        await runs.cancel(tx, [claim.id])
+        await ends.cancel(tx, [claim.id])
     else:
         await settle.apply(tx, settle.plan([(claim, outcome)]))
     with pytest.raises(ClaimLost):
@@ -83,7 +83,7 @@ async def test_a_zombies_save_is_refused(tx: Transaction, outcome: Any) -> None:
 async def test_a_save_waits_for_who_takes_its_claim_away_and_is_then_refused(database: Database) -> None:
     claim = await claimed(database)  # type: ignore[arg-type]
     async with database.transaction() as cancelling:
-        await runs.cancel(cancelling, [claim.id])
+        await ends.cancel(cancelling, [claim.id])
         saving = asyncio.create_task(checkpoints.save(database, claim, b"1", schema=1))
         await until(lambda: saves_waiting(database))
     with pytest.raises(ClaimLost):
@@ -127,7 +127,7 @@ async def test_the_checkpoints_of_finished_runs_are_forgotten_and_those_of_live_
     await settle.apply(database, settle.plan([(claim, Completed(b"1")) for claim in claims[:3]]))
     assert await checkpoints.forget(database, limit=2) == 3
     assert await checkpoints.forget(database, limit=2) == 0
-    await runs.cancel(database, [claims[3].id])
+    await ends.cancel(database, [claims[3].id])
     await Partitions(database, keep=None).run_once()
     async with database.transaction() as tx:
         left = await tx.connection.fetch("select run_id from stepwell.checkpoints")

@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from stepwell import App, InvalidSetting, Limits
-from stepwell.engine import queues, runs, settle, workers
+from stepwell.engine import ends, queues, runs, settle, workers
 from stepwell.model.ids import WorkerId, new_claim_id, new_worker_id
 from stepwell.model.outcome import Completed, Released
 from stepwell.model.rate import Rate
@@ -59,7 +59,7 @@ async def test_a_released_a_retried_and_a_cancelled_run_hold_no_slot(tx: Transac
     await start(tx, 4)
     first, second = await limited(tx, worker)
     await settle.apply(tx, settle.plan([(first, Released())]))
-    await runs.cancel(tx, [second.id])
+    await ends.cancel(tx, [second.id])
     assert len(await limited(tx, worker)) == 2
 
 

@@ -133,6 +133,10 @@ BULK = {
         "matching_finished_runs", 500, 500, FINISHED,
         lambda ids: matching(since=datetime.now(UTC).replace(hour=6) - timedelta(days=1), error=None),
     ),
+    "runs whose ids begin so": case(
+        "runs_between", 6, 200, f"runs_pkey {FINISHED}",
+        lambda ids: {"first": NOTHING, "last": ids.pending[-1], "limit": 6},
+    ),
     "list runs": case("list_runs", 51, 350, f"runs_pkey {FINISHED}", lambda ids: listing(ids.pending[0])),
     "list runs that hardly match": case(
         "list_runs", 1, 5600, f"runs_pkey {FINISHED}",
@@ -143,6 +147,10 @@ BULK = {
         lambda ids: {**of_one_state(None), "most": LOOKED_AT},
     ),
     "list running runs": case("list_running_runs", 51, 18_000, "runs_claimed", lambda ids: of_one_state(None)),
+    "list blocked runs": case(
+        "list_blocked_runs", 51, 20_000, "runs_blocked runs_pkey", lambda ids: {**of_one_state(None), "states": None}
+    ),
+    "what runs wait for": case("waits_of", BATCH, 600, "runs_pkey", lambda ids: {"ids": ids.pending[:BATCH]}),
     "match failed runs": case(
         "matching_failed_runs", 0, 100, f"{FAILED} kept_runs_failed", lambda ids: of_one_state(NOTHING)
     ),
@@ -166,8 +174,13 @@ OVERVIEW = {
         "late_runs", 1, 2300, "runs_due runs_expiring runs_deadline", lambda ids: {"late": MINUTE, "most": COUNTED}
     ),
     "what there is to do": case("work_facts", 1, 270_000, "runs_pending runs_keyed runs_claimed", lambda ids: {}),
+    "blocked workflows": case("blocked_workflows", 20, 2200, "runs_blocked", lambda ids: {"most": COUNTED}),
+    "fronts of the lines": case("fronts", 22, 20_000, "runs_pending runs_keyed", lambda ids: {"each": 100}),
+    "signals that nobody takes": case(
+        "untaken_signals", 0, 20_000, "runs_pkey", lambda ids: {"most": LOOKED_AT, "limit": 50}
+    ),
     "what moves": case(
-        "moving_runs", 1000, 1500, "runs_pkey finished_runs_pkey",
+        "moving_runs", 1000, 3500, "runs_pkey finished_runs_pkey attempts_pkey",
         lambda ids: {"since": MINUTE, "limit": 500, "most": 5000},
     ),
 }  # fmt: skip

@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 
 from big_database import OURS, Ids
 from big_workflows import CHILDREN, LONG_EVENTS
-from plan_cases import BATCH, Case, case, held
+from plan_cases import BATCH, Case, case
 
 from stepwell.engine.untold import ENDS as ENDS_TOLD
 from stepwell.engine.untold import EVENTS, LIVE
@@ -58,10 +58,6 @@ def completions(ids: Ids) -> dict[str, Any]:
     """The same, and they have completed."""
     all = advances(ids)
     return {name: all[name] for name in ("ids", "claim_ids", *EVENTS_OF_THEM)} | {"results": [b"1"] * len(all["ids"])}
-
-
-def parts(ids: Ids) -> dict[str, Any]:
-    return held(ids) | {"results": b"[%b]" % b",".join([b"true"] * len(ids.running))}
 
 
 def started_here() -> dict[str, Any]:
@@ -114,7 +110,6 @@ TURNS = {
     "advance turns": case("advance_turns", BATCH, 7200, "runs_pkey arrivals_pkey", advances),
     "record turns": case("record_turns", 1, 7200, "runs_pkey", records),
     "complete turns": case("complete_turns", BATCH, 7200, "runs_pkey arrivals_pkey", completions),
-    "complete parts": case("complete_parts", 1, 1300, "runs_pkey", parts),
     "open queues": case(
         "open_queues", 1, 60, "", lambda ids: {"queues": ["default", "mail"], "worker": OURS}
     ),
@@ -176,7 +171,9 @@ ENDS = {
         "kinds_of", BATCH, 420, "runs_pkey", lambda ids: {"ids": ids.workflows.waiting}, most_before_17=1000
     ),
     "overdue workflows": case("overdue_workflows", 0, 10, "runs_deadline", lambda ids: {"limit": 1000}),
-    "cancel turns": case("cancel_turns", BATCH, 1500, "runs_pkey", turns),
+    "start handlers": case(
+        "start_handlers", 0, 1200, "finished_runs_pkey", lambda ids: {"ids": ids.workflows.ended}, most_before_17=3000
+    ),
     "end histories": case(
         "end_histories", BATCH, 2100, "finished_runs_pkey arrivals_pkey events_pkey",
         lambda ids: {"ids": ids.workflows.ended},

@@ -19,6 +19,7 @@ LIMITED = f"{CLAIMING} runs_slots rate_uses_pkey"
 HOT = ("claim one queue", "claim three queues", "claim every queue", "exchange", "complete", "due", "reap")
 
 UNSAID = {"channel": None, "word": None}
+_ERROR = b'{"type": "ValueError"}'
 
 Values = Callable[[Ids], dict[str, Any]]
 
@@ -94,6 +95,7 @@ def start(ids: list[UUID], *, keys: list[str] | None = None) -> dict[str, Any]:
         "root_ids": nothing,
         "kinds": ["task"] * count,
         "nodes": nothing,
+        "on_failures": nothing,
         "keep_keys": timedelta(days=30),
     }
 
@@ -128,9 +130,17 @@ def exchange(ids: Ids, *queues: str, completed: bool = True, share: int = BATCH)
     }
 
 
-def complete_and_say(ids: Ids) -> dict[str, Any]:
-    results = b"[%b]" % b",".join([b"true"] * len(ids.running))
-    return {"ids": ids.running, "claim_ids": ids.claims, "results": results, **UNSAID}
+def ending(ids: Ids, state: str) -> dict[str, Any]:
+    count = len(ids.running)
+    results = b"[%b]" % b",".join([b"true"] * count)
+    errors = None if state != "failed" else b"[%b]" % b",".join([_ERROR] * count)
+    claims = {"ids": ids.running, "claim_ids": ids.claims, "states": [state] * count}
+    return {**claims, "results": results, "errors": errors, "usages": None, **UNSAID}
+
+
+def ending_unclaimed(ids: Ids, state: str) -> dict[str, Any]:
+    error = _ERROR if state == "failed" else None
+    return {"ids": ids.pending, "state": state, "error": error, "force": state != "cancelled"}
 
 
 def case(statement: str, rows: int, most: int, by: str, values: Values, *, most_before_17: int | None = None) -> Case:
@@ -138,7 +148,7 @@ def case(statement: str, rows: int, most: int, by: str, values: Values, *, most_
 
 
 _BATCH = range(BATCH)
-_ERROR, _HOUR = b'{"type": "ValueError"}', timedelta(hours=1)
+_HOUR = timedelta(hours=1)
 
 HOT_PATH = {
     "start": case("start_runs", BATCH, 2200, "runs_pkey", lambda ids: start(_new(BATCH))),
@@ -176,12 +186,12 @@ HOT_PATH = {
         "runs_pending runs_pkey",
         lambda ids: exchange(ids, "mail", "media", "bulk", share=BATCH // 3),
     ),
-    "exchange for nothing": case("complete_and_say", 1, 1100, "runs_pkey", complete_and_say),
     "exchange of nothing": case(
         "exchange_runs", BATCH, 2700, "runs_pending runs_pkey", lambda ids: exchange(ids, "media", completed=False)
     ),
-    "complete": case("complete_runs", BATCH, 1300, "runs_pkey", lambda ids: held(ids, results=b"true", usages=None)),
-    "fail": case("fail_runs", BATCH, 1700, "runs_pkey", lambda ids: held(ids, errors=_ERROR, usages=None)),
+    "complete": case("end_runs", 1, 1300, "runs_pkey", lambda ids: ending(ids, "completed")),
+    "fail": case("end_runs", 1, 1700, "runs_pkey", lambda ids: ending(ids, "failed")),
+    "end as cancelled": case("end_runs", 1, 1500, "runs_pkey", lambda ids: ending(ids, "cancelled")),
     "retry": case(
         "retry_runs", BATCH, 3500, "runs_pkey",
         lambda ids: held(ids, errors=_ERROR, usages=None, delays=_HOUR, alones=False),
@@ -191,9 +201,13 @@ HOT_PATH = {
     ),
     "snooze": case("snooze_runs", BATCH, 3500, "runs_pkey", lambda ids: held(ids, usages=None, delays=_HOUR)),
     "release": case("release_runs", BATCH, 3500, "runs_pkey", held),
-    "cancel": case("cancel_runs", BATCH, 1300, "runs_pkey", lambda ids: {"ids": ids.pending, "force": False}),
+    "cancel": case("end_unclaimed_runs", BATCH, 1300, "runs_pkey", lambda ids: ending_unclaimed(ids, "cancelled")),
+    "fail from outside": case(
+        "end_unclaimed_runs", BATCH, 1700, "runs_pkey", lambda ids: ending_unclaimed(ids, "failed")
+    ),
     "due": case("due_runs", BATCH, 2900, "runs_due runs_pkey", lambda ids: {"limit": BATCH}),
-    "expire": case("expire_runs", BATCH, 1900, "runs_expiring runs_pkey", lambda ids: {"limit": BATCH}),
+    "expired": case("expired_runs", BATCH, 900, "runs_expiring", lambda ids: {"limit": BATCH}),
+    "overdue": case("overdue_runs", 0, 30, "runs_deadline", lambda ids: {"limit": BATCH}),
     "reap": case("lock_lost_claims", BATCH, 700, "runs_claimed", lambda ids: {"limit": BATCH, "calm": timedelta(0)}),
     "next due": case("next_due", 1, 40, "runs_due runs_expiring runs_deadline", lambda ids: {}),
     # The table of workers as it is: how many pages its fifty rows take is a matter of when it was last cleaned.

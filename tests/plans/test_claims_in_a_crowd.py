@@ -39,12 +39,10 @@ LIMITED = {
     "claim_runs": claim(["mail"], limit=7),
     "exchange_runs": behind(UUID(int=0), "mail", share=7),
     "due_runs": {"limit": 7},
-    "expire_runs": {"limit": 7},
+    "expired_runs": {"limit": 7},
     "lock_lost_claims": {"limit": 7, "calm": timedelta(0)},
 }
 SETTLED = {
-    "complete_runs": {"results": b"1", "usages": None},
-    "fail_runs": {"errors": b"{}", "usages": None},
     "retry_runs": {"errors": b"{}", "usages": None, "delays": timedelta(hours=1), "alones": False},
     "repeat_runs": {"errors": b"{}", "usages": None, "alones": False},
     "snooze_runs": {"usages": None, "delays": timedelta(hours=1)},
@@ -89,6 +87,17 @@ async def test_settling_a_batch_ten_times_as_large_costs_ten_times_as_much(alone
         assert large.tuples <= 15 * small.tuples <= 15 * 1000
 
 
+async def test_ending_a_batch_ten_times_as_large_costs_ten_times_as_much(alone: Session) -> None:
+    columns: dict[str, Any] = {"states": "completed"}
+    plain = {"errors": None, "usages": None, **UNSAID}
+    small, large = [
+        await alone.explain("end_runs", **await running(alone, count, columns), results=ones(count), **plain)
+        for count in (100, 1000)
+    ]
+    assert large.buffers <= 15 * small.buffers
+    assert large.tuples <= 15 * small.tuples <= 15 * 1000
+
+
 async def test_exchanging_a_batch_ten_times_as_large_costs_ten_times_as_much(alone: Session) -> None:
     small, large = [await alone.explain("exchange_runs", **await exchanged(alone, count)) for count in (100, 1000)]
     assert (small.rows, large.rows) == (100, 1000)
@@ -98,7 +107,11 @@ async def test_exchanging_a_batch_ten_times_as_large_costs_ten_times_as_much(alo
 
 async def exchanged(session: Session, count: int) -> dict[str, Any]:
     done = await running(session, count, {})
-    return {**behind(UUID(int=0), "mail", share=count), **done, "results": b"[%b]" % b",".join([b"1"] * count)}
+    return {**behind(UUID(int=0), "mail", share=count), **done, "results": ones(count)}
+
+
+def ones(count: int) -> bytes:
+    return b"[%b]" % b",".join([b"1"] * count)
 
 
 async def test_a_claim_is_not_slowed_by_what_was_just_claimed_and_completed(alone: Session, another: Session) -> None:
@@ -162,8 +175,9 @@ async def churn(session: Session, queue: str) -> AsyncIterator[list[UUID]]:
     # In one statement each, so that no later claim has already marked the dead entries it passed.
     taken = claim([queue], limit=CHURNED)
     ids = sorted(row["id"] for row in await speak.rows("claim_runs", **taken))
-    same = {"claim_ids": [taken["claim_id"]] * CHURNED, "results": [b"1"] * CHURNED, "usages": [None] * CHURNED}
-    assert len(await speak.rows("complete_runs", ids=ids, **same)) == CHURNED
+    same = {"claim_ids": [taken["claim_id"]] * CHURNED, "states": ["completed"] * CHURNED, "usages": None}
+    (ended,) = await speak.rows("end_runs", ids=ids, **same, results=ones(CHURNED), errors=None, **UNSAID)
+    assert ended["moved"] is None
     await pend(session, queue, BEHIND)
     yield ids
     await session.connection.execute(f"delete from stepwell.runs where queue = '{queue}' and state = 'pending'")

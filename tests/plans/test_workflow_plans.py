@@ -17,7 +17,7 @@ from stepwell.store.statements import load
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("plans")]
 
 BATCHES = (
-    "turns held", "advance turns", "arrive for many", "tell parents", "end histories", "cancel turns",
+    "turns held", "advance turns", "arrive for many", "tell parents", "end histories",
     "children of many",
 )  # fmt: skip
 

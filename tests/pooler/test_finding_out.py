@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from urllib.parse import quote, urlsplit, urlunsplit
 
 import asyncpg
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from stepwell import App, InvalidSetting
 from stepwell.cli.doctor import examine
 from stepwell.config import settings
+from stepwell.model.dsn import read_dsn
 from stepwell.store.pool import Database
 from stepwell.store.sessions import SESSION
 from stepwell.store.types_known import Knowing
@@ -57,6 +59,15 @@ async def test_without_a_pooler_none_is_found(dsn: str) -> None:
 
 async def test_one_that_lends_for_a_transaction_is_found(pooled: str) -> None:
     async with opened(pooled) as database:
+        assert database.is_pooled
+        assert await answer(database) == WANTED
+
+
+async def test_one_behind_a_server_that_is_away_is_found_too(pooled: str) -> None:
+    (pooler,) = read_dsn(pooled).servers
+    parts = urlsplit(pooled)
+    both = f"host=/tmp/nobody-is-here,{quote(pooler.host)}&port=1,{pooler.port}"
+    async with opened(urlunsplit(parts._replace(query=both))) as database:
         assert database.is_pooled
         assert await answer(database) == WANTED
 

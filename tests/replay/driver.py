@@ -250,10 +250,11 @@ class Driving:
             event = happens()
         elif due is not None and due.year < 9999:
             self.now = max(self.now, due)
-            found = self.replay.timers.due_by(self.now)
-            assert found is not None
-            type = EventType.TIMER_FIRED if found[1] is None else EventType.SIGNAL_TIMED_OUT
-            event = Event(0, type, self.now, found[0], found[1])
+            moment = self.replay.timers.due_by(self.now)
+            for place, (number, name) in enumerate(moment, 1):
+                type = EventType.TIMER_FIRED if name is None else EventType.SIGNAL_TIMED_OUT
+                self.deliver(Event(0, type, self.now, number, name, together=place < len(moment) or None))
+            return True
         else:
             return False
         if event is not None:
@@ -264,7 +265,7 @@ class Driving:
         event.idx = len(self.history) + 1
         self.history.append(event)
         self._record(self.replay.delivered(event))
-        while self.replay.line:
+        while self.replay.line and not event.together:
             if self.history[-1].more and next(self._lost):
                 self.begin_again()
             else:
@@ -377,8 +378,8 @@ def as_news(told: Told) -> None:
 
     while place < len(arrivals):
         first, place = arrivals[place][0], place + 1
-        asked = replay.delivered(first, more(first))
-        while replay.line:
+        asked = replay.delivered(first, None if first.together else more(first))
+        while replay.line and not first.together:
             asked += replay.go_on()
         assert [same(each) for each in asked] == [same(each) for each in arrivals[place - 1][1]]
         replay.take_steps()
@@ -416,7 +417,7 @@ def from_every_prefix(told: Told) -> None:
                 break
             behind.append(event)
         again = replay.delivered(told.history[place])
-        while replay.line:
+        while replay.line and not told.history[place].together:
             again += replay.go_on()
         assert [same(each) for each in again] == [same(each) for each in behind]
         replay.evict()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stepwell import App, InvalidSetting, NotFound, Retry, Run, current
-from stepwell.engine import retention, runs
+from stepwell.engine import ends, retention, runs
 from stepwell.services.partitions import Partitions
 from stepwell.store.pool import Database
 from stepwell.testing import Clock
@@ -123,7 +123,7 @@ async def test_attempts_stay_as_long_as_their_run(app: App, database: Database, 
     await Clock(dsn).skip("31d")
     await Partitions(database, keep=MONTH).run_once()
     assert min(before) in await days(database, "attempts"), "a run of that day is still live"
-    await runs.cancel(database, [live.id])
+    await ends.cancel(database, [live.id])
     await Partitions(database, keep=MONTH).run_once()
     assert min(before) in await days(database, "attempts"), "and now it is finished, and kept"
     await Clock(dsn).skip("31d")
@@ -143,7 +143,7 @@ async def test_a_day_that_is_in_use_is_left_for_later_and_nobody_waits_for_it(
         async with asyncio.timeout(30):
             assert await retention.drop_old_days(database, MONTH) == []
             claim = await claimed(database)  # type: ignore[arg-type]
-            await runs.cancel(database, [claim.id])
+            await ends.cancel(database, [claim.id])
     await reader.close()
     assert await exists(run)
     assert await retention.drop_old_days(database, MONTH) != []

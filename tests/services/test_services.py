@@ -8,7 +8,7 @@ import pytest
 
 from stepwell import App
 from stepwell.dispatch.postgres import PostgresDispatch
-from stepwell.engine import runs
+from stepwell.engine import ends, runs
 from stepwell.model.ids import new_worker_id
 from stepwell.model.states import State
 from stepwell.services.due import LOOK, Due
@@ -185,7 +185,7 @@ async def test_a_role_that_does_not_own_the_tables_is_told_in_a_line_and_the_res
     await database.open()
     old = a_start()
     await runs.start(database, [old])
-    await runs.cancel(database, [old.id])
+    await ends.cancel(database, [old.id])
     await Clock(dsn).skip("31d")
     assert await Partitions(database, keep=timedelta(days=30)).run_once() > 60
     (line,) = caplog.records
@@ -202,7 +202,7 @@ async def test_a_role_that_does_not_own_the_tables_is_told_in_a_line_and_the_res
 async def test_a_day_that_had_no_partition_keeps_its_rows_in_the_default_one(database: Database, dsn: str) -> None:
     await Clock(dsn).skip("30d")
     claim = await claimed(database)  # type: ignore[arg-type]
-    await runs.cancel(database, [claim.id])
+    await ends.cancel(database, [claim.id])
     await Partitions(database, keep=None).run_once()
     assert await state_of(database, claim.id) is State.CANCELLED  # type: ignore[arg-type]
 

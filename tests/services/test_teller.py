@@ -11,7 +11,7 @@ import pytest
 
 from stepwell import App, Run, State, workflow
 from stepwell.dispatch.postgres import PostgresDispatch
-from stepwell.engine import untold, workflows
+from stepwell.engine import ends, untold
 from stepwell.model.events import Event
 from stepwell.model.turn import Consequences
 from stepwell.services.teller import LOOK, Teller
@@ -177,7 +177,7 @@ async def test_an_end_that_is_being_told_is_not_told_twice(app: App, database: D
             return await untold.tell(tx, run.id, Consequences())
 
     async with database.transaction() as tx:
-        await workflows.cancel(tx, [one.id])
+        await ends.cancel(tx, [one.id])
         telling = asyncio.create_task(tell())
 
         async def waits() -> bool:

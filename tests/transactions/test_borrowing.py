@@ -302,8 +302,9 @@ async def test_a_child_started_in_a_transaction_knows_its_parent(app: App, dsn: 
 
 
 SPOKEN = [
-    "start_run", "start_runs", "debounce_run", "keys_held", "unique_runs", "runs_alike", "cancel_runs", "run_by_id",
-    "run_id_by_key", "undo_starts", "tell_with_commit", "complete_runs",
+    "start_run", "start_runs", "debounce_run", "keys_held", "unique_runs", "runs_alike", "run_by_id",
+    "run_id_by_key", "undo_starts", "tell_with_commit", "end_runs", "end_unclaimed_runs", "end_histories",
+    "tell_parents", "start_handlers", "arrive", "children_of", "kinds_of",
 ]  # fmt: skip
 
 

@@ -112,6 +112,7 @@ async def reads(info: RunInfo) -> None:
     app.run(7)  # E: neither id nor key
     await app.runs(status="failed")  # E: a run has a state
     await app.runs(limit="10")  # E: a limit is a number
+    await app.runs(blocked="yes")  # E: yes or no
     await app.runs(kind="job")  # E: no such kind
     await app.start(charge)  # E: a name is text
     print(info.due_at.year)  # E: it may be None

@@ -203,6 +203,7 @@ async def reads() -> None:
     assert_type(page, Page)
     assert_type(page.items, list[RunInfo])
     assert_type(await app.runs(state="failed", after=page.next, within="5s"), Page)
+    assert_type(await app.runs(blocked=True), Page)
     assert_type(await app.workers(), list[WorkerInfo])
     assert_type(app.dsn, str)
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from stepwell import App, Retry, Run, RunFailed, Snooze, State, current
-from stepwell.model.outcome import Failed
+from stepwell import App, Retry, Run, RunFailed, Snooze, State
 from stepwell.worker.worker import Worker
 from tests.waiting_for import until
 from tests.worker import bodies
@@ -24,8 +23,8 @@ async def _runs(run: Run[Any]) -> bool:
 
 
 def _watch(worker: Worker, fails: Callable[..., Awaitable[None]]) -> None:
-    worker.compare = fails  # type: ignore[method-assign]
-    worker._look.set()
+    worker._watch.compare = fails  # type: ignore[method-assign]
+    worker._watch.look.set()
 
 
 def _lease(worker: Worker, fails: Callable[..., Awaitable[None]]) -> None:
@@ -138,32 +137,4 @@ async def test_a_snooze_whose_delay_was_spoiled_fails_its_attempt_and_nobody_els
         run = await tasks[kind].options(retry=Retry(attempts=1)).start()
         with pytest.raises(RunFailed):
             await run.result(20)
-        assert await (await fine.start()).result(10) == 1
-
-
-async def test_an_outcome_that_the_database_refuses_fails_its_attempt_and_nobody_else(app: App) -> None:
-    """Whatever the outcome, if there is something of the user's in it."""
-
-    @app.task(retry=Retry(attempts=3, delay=0.01))
-    async def odd() -> None:
-        raise ValueError("odd")
-
-    @app.task
-    async def fine() -> int:
-        return current.attempt
-
-    async with app.worker() as worker:
-        settle = worker._link.settle
-
-        async def refuse(settlements: Any, *, repeated: bool) -> Any:
-            for _, outcome in settlements:
-                if isinstance(outcome, Failed) and outcome.error.message == "odd":
-                    raise ValueError("invalid input for query argument")
-            return await settle(settlements, repeated=repeated)
-
-        worker._link.settle = refuse  # type: ignore[method-assign]
-        run = await odd.start()
-        with pytest.raises(RunFailed, match="the outcome cannot be stored: invalid input") as raised:
-            await run.result(10)
-        assert raised.value.reason == "gave_up"
         assert await (await fine.start()).result(10) == 1

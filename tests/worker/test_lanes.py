@@ -133,7 +133,7 @@ async def test_an_exchange_whose_answer_is_lost_loses_no_result_and_releases_its
 
 async def test_claims_whose_answer_was_lost_are_released_soon(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not when everything is next compared: the worker knows that it missed something."""
-    monkeypatch.setattr("stepwell.worker.worker.WATCH_ALL", 60.0)
+    monkeypatch.setattr("stepwell.worker.watch.WATCH_ALL", 60.0)
 
     @app.task
     async def quick() -> None: ...

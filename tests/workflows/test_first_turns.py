@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stepwell import App, workflow
-from stepwell.engine import runs, settle, turns, workflows
+from stepwell.engine import arrivals, runs, settle, turns
 from stepwell.model.events import Event, EventType
 from stepwell.model.ids import new_claim_id, new_run_id
 from stepwell.model.outcome import Released
@@ -96,7 +96,7 @@ async def test_signals_that_race_the_first_turn_are_all_heard(app: App) -> None:
 async def test_what_comes_behind_the_claim_is_told_by_the_first_write(tx: Transaction) -> None:
     claim = await claimed(tx, a_start("flow", kind="workflow"))
     assert claim.fresh is not None
-    assert await workflows.arrive(tx, claim.id, signal(), Consequences())
+    assert await arrivals.arrive(tx, claim.id, signal(), Consequences())
     begun = Event(1, EventType.WORKFLOW_STARTED, claim.fresh)
     recorded = await turns.record(tx, [Advance(claim, recorded=1, events=[begun], to="stay").leave()])
     assert recorded[claim.id].arrived > 0

@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from stepwell import App, Retry, RunFailed, StepFailed, current, workflow
-from stepwell.engine import workflows
+from stepwell.engine import ends
 from stepwell.model.turn import Consequences
 from stepwell.replay import loop
 from stepwell.store.pool import Tx
@@ -62,13 +62,13 @@ async def test_whatever_a_workflow_starts_and_its_worker_ends_is_written_with_wh
     """Also what was claimed as anything is, since there was no slot for it when it was started."""
     monkeypatch.setattr(children, "HOLD", SOON)
     told: list[UUID] = []
-    tell = workflows.tell_parents
+    tell = ends.tell_parents
 
     async def tell_parents(tx: Tx, ids: Sequence[UUID], after: Consequences) -> None:
         told.extend(ids)
         await tell(tx, ids, after)
 
-    monkeypatch.setattr(workflows, "tell_parents", tell_parents)
+    monkeypatch.setattr(ends, "tell_parents", tell_parents)
 
     @app.task
     async def double(x: int) -> int:

@@ -9,7 +9,7 @@ import pytest
 
 from stepwell import App, Run, State
 from stepwell.dispatch.postgres import PostgresDispatch
-from stepwell.engine import workflows
+from stepwell.engine import ends
 from stepwell.services.due import Due
 from stepwell.store.pool import Database, Transaction
 from stepwell.testing import Clock
@@ -55,7 +55,7 @@ async def _waits(tx: Transaction) -> bool:
 async def test_a_workflow_is_cancelled_by_force_after_its_children(database: Database, parent: Run[None]) -> None:
     async def cancel() -> None:
         async with database.transaction() as tx:
-            await workflows.cancel(tx, [parent.id], force=True)
+            await ends.cancel(tx, [parent.id], force=True)
 
     await while_a_child_ends(database, parent, cancel)
     assert (await parent.info()).state is State.CANCELLED

@@ -81,6 +81,26 @@ async def test_timers_fire_in_the_order_of_their_time(app: App) -> None:
         assert await run.result(10) == [100, 200, 300]
 
 
+async def test_timers_of_one_moment_fire_together(app: App) -> None:
+    @app.workflow
+    async def nested() -> list[bool]:
+        when = asyncio.get_running_loop().time() + 3600
+        try:
+            async with asyncio.timeout_at(when) as outer, asyncio.timeout_at(when) as inner:
+                await asyncio.sleep(7200)
+        except TimeoutError:
+            pass
+        return [outer.expired(), inner.expired()]
+
+    async with app.worker():
+        run = await nested.start()
+        await reaches(run, State.WAITING)
+        await Clock(app.dsn).skip("1h")
+        assert await run.result(10) == [True, True]
+    fired = [event for event in await run.history() if event.type == "TimerFired"]
+    assert [event.data.get("together") for event in fired] == [True, None]
+
+
 async def test_a_workflow_with_a_timeout_ends_as_timed_out_and_its_children_with_it(app: App) -> None:
     begun, ended = asyncio.Event(), asyncio.Event()
 

@@ -15,15 +15,16 @@ from typing import Any, TypeVar
 
 import click
 
-from stepwell.cli.connection import database_of, place_of, run_async, say_if_new
+from stepwell.cli.connection import database_of, place_of, run_async
 from stepwell.cli.exits import Exit, say
 from stepwell.cli.loading import load_app
 from stepwell.cli.measuring.figures import LIMIT, LINES, Figures
 from stepwell.cli.measuring.rounds import ROUNDS, Plan, Tell, opened
 from stepwell.cli.measuring.schema import own_schema
 from stepwell.cli.options import as_json as json_option
+from stepwell.cli.options import chosen, may_be_embedded
 from stepwell.cli.printing import echo_json, plain
-from stepwell.config import Settings, settings
+from stepwell.config import Settings
 from stepwell.model.errors import InvalidSetting
 from stepwell.store.statements import checked_schema
 
@@ -60,6 +61,7 @@ class Report:
 @click.option("--force", is_flag=True, help="Take that schema though someone else made it, if it is empty.")
 @click.option("--yes", is_flag=True, help="Do not ask before putting load on a database that you named.")
 @json_option
+@may_be_embedded
 @click.option("--home", metavar="DIR", help="Where the embedded database lives.")
 @click.option("--dsn", help="postgresql://… of the database; better in STEPWELL_DSN, out of `ps`.")
 def bench(
@@ -79,9 +81,8 @@ def bench(
     Your tables are not touched: it works in a schema of its own, which it drops at the end. Beside each figure stands
     the limit: what the database gives to the same statements alone.
     """
-    chosen = _settings(app_reference, dsn, home)
-    found = replace(chosen, schema=_checked(schema_name, chosen))
-    say_if_new(found)
+    for_work = _settings(app_reference, dsn, home)
+    found = replace(for_work, schema=_checked(schema_name, for_work))
     _ask(found, yes=yes)
     try:
         with _progress(Plan(runs, rounds), shown=not as_json) as tell:
@@ -94,14 +95,14 @@ def bench(
 
 def _settings(reference: str | None, dsn: str | None, home: str | None) -> Settings:
     if reference is None:
-        return settings(dsn, home=home)
+        return chosen(dsn, None, home)
     if dsn or home:
         raise click.UsageError("APP brings its own database: leave out --dsn and --home")
     return load_app(reference).settings
 
 
-def _checked(schema: str, chosen: Settings) -> str:
-    if schema in {chosen.schema, "stepwell", "public"}:
+def _checked(schema: str, for_work: Settings) -> str:
+    if schema in {for_work.schema, "stepwell", "public"}:
         raise InvalidSetting("schema-name", schema, "it is for work: the schema of a bench is dropped at the end")
     return checked_schema(schema)
 

@@ -22,6 +22,7 @@ from stepwell.cli.filters import filter_of, filtered, in_words
 from stepwell.cli.options import as_json as json_option
 from stepwell.cli.options import on_database, open_app
 from stepwell.cli.printing import echo_json, plain
+from stepwell.cli.run_named import run_named
 from stepwell.client import Client
 from stepwell.handle import Run
 from stepwell.model.errors import StepwellError
@@ -120,7 +121,8 @@ def cancel(
     home: str | None,
     **which: Any,
 ) -> int:
-    """Finish runs as cancelled: each RUN, named by its id or key, or all that the filters find.
+    """Finish runs as cancelled: each RUN, named by its id, the beginning of it, or its key; or all that the filters
+    find.
 
     A running one is told to stop. A workflow that has begun is asked: it may clean up first, or refuse.
     """
@@ -148,7 +150,8 @@ def retry(
     home: str | None,
     **which: Any,
 ) -> int:
-    """Start finished runs again: each RUN, named by its id or key, or all failed ones that the filters find.
+    """Start finished runs again: each RUN, named by its id, the beginning of it, or its key; or all failed ones
+    that the filters find.
 
     They are new runs with the same input. To have others than failed ones again, say --state.
     """
@@ -174,7 +177,7 @@ async def _each(app: App, names: Sequence[str], verb: Verb, *, as_json: bool) ->
     async with reached(app):
         for name in names:
             try:
-                told, shown = _came_of(await verb.each(app.run(name)), name, verb)
+                told, shown = _came_of(await verb.each(await run_named(app, name)), name, verb)
             except StepwellError as error:
                 told, shown = {"run": name, "error": str(error)}, str(error)
                 code = code or exit_code(error)

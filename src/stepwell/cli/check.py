@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -46,7 +47,8 @@ def check(places: Sequence[str], *, as_json: bool) -> int:
 
 def _workflows(place: str, sources: Sources) -> Iterator[Workflow]:
     path = Path(place)
-    if path.is_dir() or (path.suffix == ".py" and path.is_file()):
+    # Not by the path: it raises an error where a name is too long for a file.
+    if os.path.isdir(place) or (path.suffix == ".py" and os.path.isfile(place)):
         yield from _in_files(place, sorted(path.rglob("*.py")) if path.is_dir() else [path], sources)
         return
     for name, each in load_app(place).definitions.tasks.items():

@@ -7,15 +7,17 @@ import logging
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
-from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
+import click
 
 from stepwell.app import App
 from stepwell.cli.exits import DatabaseAway, say
 from stepwell.config import Settings
-from stepwell.model.errors import InvalidSetting, Unavailable
+from stepwell.model.dsn import read_dsn
+from stepwell.model.errors import Unavailable, UsageError
 from stepwell.store import embedded
 from stepwell.store.pool import Database
 
@@ -24,6 +26,8 @@ T = TypeVar("T")
 PATIENCE = 30.0
 """Seconds for which a starting worker waits for its database."""
 LONGEST_PAUSE = 5.0
+EMBEDDED = "stepwell.embedded"
+"""Where the context of a command line keeps that an embedded database may be made."""
 
 log = logging.getLogger("stepwell")
 
@@ -40,21 +44,31 @@ def place_of(settings: Settings) -> str:
     """Where the database is, for a message: host, port and name, and never a password."""
     if settings.dsn is None:
         return f"{settings.home} (embedded)"
-    try:
-        parts = urlsplit(settings.dsn)
-        host, port = parts.hostname, parts.port
-    except ValueError as error:
-        # Said without the text itself: a piece of the password may stand where the port should.
-        raise InvalidSetting("dsn", "…", "it cannot be read: percent-encode @ : / ? # in the password") from error
-    asked = parse_qs(parts.query)
-    host = host or asked.get("host", ["localhost"])[0]
-    return f"{host}:{port or asked.get('port', ['5432'])[0]}/{parts.path.lstrip('/')}"
+    return str(read_dsn(settings.dsn))
 
 
-def say_if_new(settings: Settings) -> None:
-    """Nobody should wonder where a database came from."""
-    if settings.dsn is None and not settings.home.exists():
-        say(f"no database in {settings.home} yet: making an embedded one (yours is named by --dsn or STEPWELL_DSN)")
+@dataclass(eq=False)
+class NoDatabase(UsageError):
+    """There is no database in {home}, and no other is named. Name yours by --dsn or STEPWELL_DSN; or your app, by
+    --app, STEPWELL_APP or [tool.stepwell] app = "module:app" in pyproject.toml; or make an embedded one by --embedded.
+    """
+
+    home: str
+
+
+def may_make() -> bool:
+    """Whether `--embedded` was given."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(EMBEDDED))
+
+
+def _check_there(settings: Settings) -> None:
+    """Make no database by mistake, in the wrong directory; and let nobody wonder where one came from."""
+    if settings.dsn is not None or embedded.exists(settings.home):
+        return
+    if not may_make():
+        raise NoDatabase(str(settings.home))
+    say(f"no database in {settings.home} yet: making an embedded one")
 
 
 @contextmanager
@@ -72,6 +86,7 @@ def naming(settings: Settings) -> Iterator[None]:
 @asynccontextmanager
 async def reached(app: App, *, patience: float = 0.0) -> AsyncIterator[App]:
     """The app, open. A database that is away is waited for, and then named."""
+    _check_there(app.settings)
     end, pause = time.monotonic() + patience, 0.5
     with naming(app.settings):
         while True:
@@ -94,6 +109,7 @@ async def reached(app: App, *, patience: float = 0.0) -> AsyncIterator[App]:
 @asynccontextmanager
 async def database_of(settings: Settings) -> AsyncIterator[Database]:
     """The database itself, whatever schema is in it."""
+    _check_there(settings)
     with naming(settings):
         hold = await asyncio.to_thread(embedded.ensure, settings.home) if settings.dsn is None else None
         pooler = settings.pooler if hold is None else False

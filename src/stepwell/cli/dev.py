@@ -17,7 +17,7 @@ import click
 
 from stepwell.cli import logs
 from stepwell.cli.exits import Exit, say
-from stepwell.cli.loading import source_of
+from stepwell.cli.loading import Named, source_of, wanted_app
 from stepwell.cli.options import length
 from stepwell.cli.supervisor import how, start_worker, worker_command
 from stepwell.cli.watching import Saves, forget_compiled, look
@@ -28,24 +28,25 @@ HOLD_UP = 10.0
 
 
 @click.command()
-@click.argument("app_reference", metavar="APP")
+@click.argument("app_reference", metavar="[APP]", required=False)
 @click.option("--slots", type=click.IntRange(1), default=20, show_default=True)
 @click.option("--grace", callback=length, metavar="DURATION", default="5s", help="Time for attempts to end.  [5s]")
 @click.option("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True)
-def dev(app_reference: str, *, slots: int, grace: float, log_level: str) -> int:
+def dev(app_reference: str | None, *, slots: int, grace: float, log_level: str) -> int:
     """Run APP (app.py, or module:app) while you write it.
 
     Without a DSN the database is an embedded one in .stepwell/. Every save starts the worker anew.
     """
-    command = worker_command(app_reference, queues=None, slots=slots, grace=grace, log_level=log_level)
+    named = wanted_app(app_reference)
+    command = worker_command(named, queues=None, slots=slots, grace=grace, log_level=log_level)
     os.environ.setdefault("STEPWELL_STRICT", "1")  # for its workers: see replay/guard.py
-    return Dev([*command, "--live"], _watched(app_reference), grace=grace).run()
+    return Dev([*command, "--live", "--embedded"], _watched(named), grace=grace).run()
 
 
-def _watched(reference: str) -> Path:
-    """The directory of a file; of a module, the working directory it is imported from."""
-    source = source_of(reference)
-    return source.resolve().parent if source.suffix == ".py" else Path.cwd()
+def _watched(named: Named) -> Path:
+    """The directory of a file; of a module, the directory it is imported from."""
+    source = source_of(named)
+    return source.resolve().parent if source.suffix == ".py" else named.root
 
 
 class Dev:

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
 import click
 
-from stepwell.cli.connection import database_of, place_of, run_async, say_if_new
+from stepwell.cli import standstill
+from stepwell.cli.connection import database_of, place_of, run_async
 from stepwell.cli.exits import Exit
 from stepwell.cli.options import as_json as json_option
-from stepwell.cli.options import on_database
+from stepwell.cli.options import chosen, on_database
 from stepwell.cli.printing import age, echo_json, plain
-from stepwell.config import Settings, settings
+from stepwell.cli.standstill import Finding
+from stepwell.config import Settings
 from stepwell.engine import untold
 from stepwell.model.errors import SchemaError
 from stepwell.store import migrate
 from stepwell.store.pool import Database
 
-Verdict = Literal["good", "look", "bad"]
 _COLOURS = {"good": "green", "look": "yellow", "bad": "red"}
 
 SKEW = 5.0
@@ -40,20 +40,12 @@ LOOKS = 20
 """How often it looks on, for workflows that were not told what they wait for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    subject: str
-    verdict: Verdict
-    says: str
-
-
 @click.command()
 @json_option
 @on_database
 def doctor(*, as_json: bool, dsn: str | None, schema: str | None, home: str | None) -> int:
     """Look at the database and the work in it. Exit code 1 if something is bad."""
-    found = settings(dsn, home=home, schema=schema)
-    say_if_new(found)
+    found = chosen(dsn, schema, home)
     findings = run_async(examine(found))
     if as_json:
         echo_json({"findings": findings})
@@ -95,9 +87,11 @@ async def _of_tables(database: Database) -> list[Finding]:
         _of_vacuum(await one("vacuum_facts")),
         *_of_work(work),
         _of_leases(await one("lost_holders")),
+        *_of_outcomes([dict(row) for row in await database.rows("unrecorded_outcomes")]),
         _of_services(led, workers=work["workers"]),
         _of_late(await one("late_runs", late=LATE, most=MOST)),
         await _of_untold(database),
+        *await standstill.look(database),
     ]
 
 
@@ -158,6 +152,20 @@ def _of_leases(lost: Mapping[str, Any]) -> Finding:
     bad = longest is None or longest > LATE.total_seconds()
     says = f"{lost['runs']} runs are held by {lost['workers']} workers whose lease ended{since}: they wait to be reaped"
     return Finding("leases", "bad" if bad else "look", says)
+
+
+def _of_outcomes(found: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    if not found:
+        yield Finding("outcomes", "good", "every worker records them")
+    for each in found:
+        count = f"{each['outcomes']} outcome{'' if each['outcomes'] == 1 else 's'}"
+        since = each["since"].astimezone(UTC)
+        yield Finding(
+            "outcomes",
+            "bad",
+            f"worker {each['name']} cannot record {count}, since {since:%Y-%m-%d %H:%M:%S} UTC: {each['why']}. "
+            "The runs stay running, and it tries again",
+        )
 
 
 def _of_services(led: Collection[str], *, workers: int) -> Finding:

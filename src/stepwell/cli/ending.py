@@ -17,8 +17,11 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from types import FrameType
+from typing import NoReturn
 
 log = logging.getLogger("stepwell.worker")
 
@@ -26,10 +29,12 @@ STOPPING = 20.0
 """Seconds after the grace time for recording outcomes, leaving and closing, each of which has its own bound."""
 UNREADY = 2.0
 """Seconds to end for a worker that has claimed nothing yet."""
+WRITING = 1.0
+"""Seconds for a line of the log, or for what is still to be printed."""
 LEAVING = 5.0
 """Seconds for exit hooks and threads once everything is recorded."""
 
-Step = Callable[[], None]
+Step = Callable[[], object]
 
 
 class Ending:
@@ -75,14 +80,15 @@ class Ending:
             try:
                 event = self._events.get(timeout=patience)
             except Empty:
-                log.warning("something of the app's still runs after %g s: leaving without it", patience)
+                _say(logging.WARNING, "something of the app's still runs after %g s: leaving without it", patience)
                 self._cut()
             if event == "left":
                 patience = LEAVING
                 continue
             heard += 1
             if heard > 2:
-                log.error("stopped by %s without releasing what is held: it is reaped when the lease ends", event)
+                released = "stopped by %s without releasing what is held: it is reaped when the lease ends"
+                _say(logging.ERROR, released, event)
                 self.code = 1
                 self._cut()
             patience = self._step(heard, event)
@@ -92,9 +98,9 @@ class Ending:
         if not self.ready:
             self.code = 0
         elif heard == 1:
-            log.info("stopping on %s: attempts have %g s to end; once more to stop now", event, self._grace)
+            _say(logging.INFO, "stopping on %s: attempts have %g s to end; once more to stop now", event, self._grace)
         else:
-            log.info("stopping now on %s: what is running is released", event)
+            _say(logging.INFO, "stopping now on %s: what is running is released", event)
         if self._steps:
             self._steps[heard - 1]()
         if not self.ready:
@@ -102,16 +108,33 @@ class Ending:
         return STOPPING + (self._grace if heard == 1 else 0.0)
 
     def _thread_died(self, death: threading.ExceptHookArgs) -> None:
-        threading.__excepthook__(death)
+        _for_a_moment(partial(threading.__excepthook__, death))
         if death.thread is not None and death.thread.name.startswith("stepwell."):
-            log.critical("%s died: a worker without it is not safe to go on", death.thread.name)
+            _say(logging.CRITICAL, "%s died: a worker without it is not safe to go on", death.thread.name)
             self.code = 1
             self._cut()
 
-    def _cut(self) -> None:
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
+    def _cut(self) -> NoReturn:
+        _for_a_moment(_flush)
         os._exit(self.code)
+
+
+def _say(level: int, message: str, *facts: object) -> None:
+    _for_a_moment(lambda: log.log(level, message, *facts))
+
+
+def _for_a_moment(write: Step) -> None:
+    """Write, but wait no longer for it than a moment: a pipe that nobody reads may be full."""
+    writing = threading.Thread(target=write, name="writing", daemon=True)
+    writing.start()
+    writing.join(WRITING)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # as after `>&-`
+            with suppress(OSError, ValueError):  # its reader has left, or it is closed
+                stream.flush()
 
 
 def _on(loop: asyncio.AbstractEventLoop, step: Step) -> None:

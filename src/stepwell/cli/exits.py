@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -38,6 +39,7 @@ EXITS: tuple[tuple[type[Exception], Exit], ...] = (
     (asyncpg.InvalidCatalogNameError, Exit.NOT_REACHABLE),
     (StepwellError, Exit.FAILED),
     (TimeoutError, Exit.FAILED),
+    (OSError, Exit.FAILED),
 )
 
 
@@ -57,4 +59,5 @@ def told(error: Exception) -> Exit:
 
 def say(message: str) -> None:
     """A line for the person at the terminal, out of the way of what is piped on."""
-    click.echo("stepwell: " + plain(message, keep="\n"), err=True)
+    with suppress(OSError):  # nobody reads it any more, and the exit code says it too
+        click.echo("stepwell: " + plain(message, keep="\n"), err=True)

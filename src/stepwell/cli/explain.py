@@ -11,6 +11,7 @@ from stepwell.cli.connection import reached, run_async
 from stepwell.cli.options import as_json as json_option
 from stepwell.cli.options import on_database, open_app
 from stepwell.cli.printing import coloured, echo_json, plain
+from stepwell.cli.run_named import run_named
 from stepwell.model.explanation import Explanation
 
 
@@ -19,7 +20,10 @@ from stepwell.model.explanation import Explanation
 @json_option
 @on_database
 def explain(run: str, *, as_json: bool, dsn: str | None, schema: str | None, home: str | None) -> None:
-    """Say why a run, named by its id or key, is where it is: what it waits for, who runs it, or how it ended."""
+    """Say why a run is where it is: what it waits for, who runs it, or how it ended.
+
+    RUN is its id, the beginning of its id, or its key.
+    """
     told = run_async(_ask(open_app(dsn, schema, home), run))
     if as_json:
         echo_json(asdict(told))
@@ -36,4 +40,4 @@ def lines_of(told: Explanation) -> list[str]:
 
 async def _ask(app: App, name: str) -> Explanation:
     async with reached(app):
-        return await app.run(name).explain()
+        return await (await run_named(app, name)).explain()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from stepwell.cli.exported import packed
 from stepwell.cli.options import as_json as json_option
 from stepwell.cli.options import on_database, open_app
 from stepwell.cli.printing import echo_json, json_text, local
+from stepwell.cli.run_named import run_named
 from stepwell.cli.tables import Heads, echo_table
 from stepwell.model.events import HistoryEvent
 from stepwell.model.run import RunInfo
@@ -42,7 +44,10 @@ def history(
     schema: str | None,
     home: str | None,
 ) -> None:
-    """Show what happened to a workflow, in order: what arrived for it, and what its code then asked for."""
+    """Show what happened to a workflow, in order: what arrived for it, and what its code then asked for.
+
+    RUN is its id, the beginning of its id, or its key. What `workflow.on_rollback` did is marked as rollback.
+    """
     info, events = run_async(_ask(open_app(dsn, schema, home), run))
     if export is not None:
         export.write_bytes(packed(info, events))
@@ -56,12 +61,13 @@ def history(
     if as_json:
         echo_json([plainly(each) for each in shown])
     else:
-        echo_table(HEADS, [row_of(each) for each in shown])
+        rollbacks = rollbacks_of(events)
+        echo_table(HEADS, [row_of(each, rollbacks) for each in shown])
 
 
 async def _ask(app: App, name: str) -> tuple[RunInfo, list[HistoryEvent]]:
     async with reached(app):
-        run = app.run(name)
+        run = await run_named(app, name)
         return await run.info(), await run.history()
 
 
@@ -69,13 +75,29 @@ def plainly(event: HistoryEvent) -> dict[str, Any]:
     return {"idx": event.idx, "type": event.type, "at": event.at, "data": event.data}
 
 
-def row_of(event: HistoryEvent) -> tuple[str, ...]:
+def rollbacks_of(events: Sequence[HistoryEvent]) -> frozenset[int]:
+    """The events of compensations: what they asked for, and how it ended."""
+    commands: set[Any] = set()
+    found: set[int] = set()
+    for event in events:
+        if event.data.get("rollback"):
+            commands.add(event.data["command"])
+        if event.data.get("command") in commands:
+            found.add(event.idx)
+    return frozenset(found)
+
+
+def row_of(event: HistoryEvent, rollbacks: Collection[int] = ()) -> tuple[str, ...]:
+    """The row of an event; what `workflow.on_rollback` did is marked."""
     data = dict(event.data)
+    data.pop("rollback", None)
     command, name, run = (data.pop(each, None) for each in ("command", "name", "run"))
     takes = data.pop("takes", None)
     what = " ".join(str(each) for each in (name, run) if each is not None)
     if takes is not None and name is not None:
         what = f"{name}({', '.join(takes)}) {run or ''}".rstrip()
+    if event.idx in rollbacks:
+        what = f"rollback {what}".rstrip()
     if isinstance(data.get("error"), dict):
         data["error"] = f"{data['error'].get('type')}: {data['error'].get('message')}"
     details = ", ".join(f"{key} {value if isinstance(value, str) else json_text(value)}" for key, value in data.items())

@@ -6,14 +6,14 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from stepwell.app import App
 from stepwell.beside import beside
-from stepwell.cli.printing import COLOURS, plain
+from stepwell.cli.printing import COLOURS, error_in_words, plain
 from stepwell.model.errors import Unavailable
 from stepwell.model.queue import COUNTED
 from stepwell.model.states import State
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 LOOK = 0.25
 MOST = 500
 """Live runs that are followed; of more, nobody could read the lines."""
+WIDEST = 200
+"""Characters of an error that a line shows."""
 RECENT = 5000
 """Finished runs, the newest, among which those that just finished are looked for."""
 OVERLAP = timedelta(seconds=2)
@@ -36,12 +38,16 @@ class Move:
     """A run, seen in a state in which it was not seen before."""
 
     id: UUID
+    kind: str
     name: str
     state: str
     attempt: int
-    error: str | None
     seconds: float | None
     """From the last attempt's start to the end, when it has finished."""
+    failed: int | None
+    """The last attempt that ended with an error, if that was the last to end; and the error's type and text."""
+    error: str | None
+    message: str | None
     due_in: float | None
 
     @classmethod
@@ -50,13 +56,15 @@ class Move:
 
     def remarks(self) -> Iterator[str]:
         if self.attempt > 1:
-            yield f"attempt {self.attempt}"
+            yield f"{'turn' if self.kind == 'workflow' else 'attempt'} {self.attempt}"
         if self.seconds is not None:
             yield f"{self.seconds:.2f} s"
         if self.due_in is not None and self.due_in > 0:
             yield f"in {self.due_in:.1f} s"
         if self.error is not None:
-            yield self.error
+            told = error_in_words(self.error, self.message or "")
+            shown = told if len(told) <= WIDEST else told[: WIDEST - 1] + "…"
+            yield shown if State(self.state).finished else f"after {shown}"
 
 
 class Moves:
@@ -64,13 +72,20 @@ class Moves:
 
     def __init__(self) -> None:
         self._seen: dict[UUID, tuple[str, int]] = {}
+        self._failed: dict[UUID, int | None] = {}
 
     def new(self, moves: Sequence[Move]) -> list[Move]:
         """Those that were not seen so before, in the order in which the runs were started."""
-        fresh = [move for move in moves if self._seen.get(move.id) != (move.state, move.attempt)]
+        fresh = [self._new(move) for move in moves if self._seen.get(move.id) != (move.state, move.attempt)]
         # What is not told any more has finished a while ago: it can be forgotten.
         self._seen = {move.id: (move.state, move.attempt) for move in moves}
+        self._failed = {move.id: move.failed for move in moves}
         return sorted(fresh, key=lambda move: move.id)
+
+    def _new(self, move: Move) -> Move:
+        """The move without an error that was told with the one before."""
+        told = move.failed is not None and self._failed.get(move.id) == move.failed
+        return replace(move, error=None) if told else move
 
 
 @asynccontextmanager

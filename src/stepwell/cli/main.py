@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 
 import click
@@ -38,6 +39,10 @@ COMMANDS = {
 }
 
 
+STDERR = 2
+"""The last of the three files that every process begins with."""
+
+
 class Commands(click.Group):
     """Imports a command's module only when that command is wanted: `--version` should not load the rest."""
 
@@ -54,7 +59,8 @@ class Commands(click.Group):
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="stepwell", prog_name="stepwell", message="%(prog)s %(version)s")
-def cli() -> None:
+@click.option("--app", "app_reference", metavar="APP", help="Your app, module:app: commands then use its database.")
+def cli(app_reference: str | None) -> None:
     """Durable work on Postgres.
 
     Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 database not reachable.
@@ -73,16 +79,37 @@ def run(arguments: Sequence[str]) -> int:
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         return 130
-    except BrokenPipeError:
-        # The reader has left, as `| head` does. Python would complain when it flushes at the very end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader has left, as `| head` does
+        _print_no_more()
         return 0
     except Exception as error:
         from stepwell.cli.exits import told
 
+        if isinstance(error, OSError):  # perhaps the disk is full to which it prints
+            _print_no_more()
         return told(error)
     return code if isinstance(code, int) else 0
 
 
+def _print_no_more() -> None:
+    """Python would complain of what it cannot print when it flushes at the very end."""
+    with suppress(OSError, ValueError):  # it has no file, where a test takes what is printed
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _open_what_is_closed() -> None:
+    """Print to nothing, and read nothing, where the caller has closed a stream (`>&-`).
+
+    Python has None in its place. The next file that is opened, or connection, would have its number.
+    """
+    while (file := os.open(os.devnull, os.O_RDWR)) <= STDERR:
+        os.set_inheritable(file, True)
+    os.close(file)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # for as long as the process lasts
+
+
 def main() -> None:
+    _open_what_is_closed()
     sys.exit(run(sys.argv[1:]))

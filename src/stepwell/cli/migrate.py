@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
-from stepwell.cli.connection import database_of, run_async, say_if_new
+from stepwell.cli.connection import database_of, run_async
 from stepwell.cli.exits import DatabaseAway, say
 from stepwell.cli.options import as_json as json_option
-from stepwell.cli.options import on_database
+from stepwell.cli.options import chosen, on_database
 from stepwell.cli.printing import echo_json
-from stepwell.config import Settings, settings
+from stepwell.config import Settings
+from stepwell.store import embedded
 from stepwell.store import migrate as migrations
 
 
@@ -22,13 +23,12 @@ def migrate(
     *, only_print: bool, everything: bool, as_json: bool, dsn: str | None, schema: str | None, home: str | None
 ) -> None:
     """Bring the database's schema to this version. Safe to run at any time, by any number at once."""
-    found = settings(dsn, home=home, schema=schema)
+    found = chosen(dsn, schema, home)
     if only_print:
         click.echo(_script(found, everything=everything), nl=False)
         return
     if everything:
         raise click.UsageError("--all goes with --print")
-    say_if_new(found)
     applied = run_async(_apply(found))
     latest = migrations.latest(found.schema)
     if as_json:
@@ -56,7 +56,7 @@ def _script(found: Settings, *, everything: bool) -> str:
 
 
 def _version(found: Settings) -> int:
-    if found.dsn is None and not found.home.exists():
+    if found.dsn is None and not embedded.exists(found.home):
         say(f"no database in {found.home} yet: printing all of it")
         return 0
     try:

@@ -18,7 +18,7 @@ from stepwell.app import App
 from stepwell.cli.connection import reached, run_async
 from stepwell.cli.exits import Exit, say
 from stepwell.cli.exported import History
-from stepwell.cli.loading import load_app
+from stepwell.cli.loading import wanted_app
 from stepwell.cli.options import as_json as json_option
 from stepwell.cli.options import on_database
 from stepwell.cli.printing import echo_json, plain
@@ -49,19 +49,25 @@ class Found:
 
 
 @click.command()
-@click.argument("app_reference", metavar="APP")
+@click.argument("app_reference", metavar="[APP]", required=False)
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Look at no more than the N oldest.")
 @json_option
 @on_database
 def preflight(
-    app_reference: str, *, limit: int | None, as_json: bool, dsn: str | None, schema: str | None, home: str | None
+    app_reference: str | None,
+    *,
+    limit: int | None,
+    as_json: bool,
+    dsn: str | None,
+    schema: str | None,
+    home: str | None,
 ) -> int:
     """Tell the histories of all open workflows again to the code of APP (module:app), before it is deployed.
 
     Lists those that would not fit, and where. No task and no step is run, and nothing is written. Exit code 1 if there
     are any. Workflows that APP does not have are counted apart: another app may have them.
     """
-    app = load_app(app_reference)
+    app = wanted_app(app_reference).load()
     database = database_of_app(app, dsn, schema, home)
     found = run_async(_look(database, app, limit, shown=not as_json))
     if as_json:

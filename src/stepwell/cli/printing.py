@@ -10,6 +10,7 @@ from typing import Any
 import click
 import msgspec
 
+from stepwell.model.innermost import innermost
 from stepwell.model.run import Attempt, RunInfo
 
 # Cc: control characters. Cf: invisible ones, among them those that turn the direction of writing.
@@ -61,6 +62,17 @@ def echo_json(value: Any) -> None:
 def coloured(text: str) -> str:
     colour = COLOURS.get(text.strip())
     return text if colour is None else click.style(text, fg=colour)
+
+
+def error_in_words(type: str, message: str) -> str:
+    """An error by its cause, which comes first: a list cuts what is long at its end."""
+    cause = innermost(type, message)
+    return f"{cause.type}: {cause.message}" + ("" if cause.name is None else f" (in {cause.name})")
+
+
+def nth_try(kind: str, number: int) -> str:
+    """Which attempt it is; a workflow's are its turns, and say nothing of failures."""
+    return f"turn {number}" if kind == "workflow" else str(number)
 
 
 def age(seconds: float) -> str:

@@ -107,7 +107,7 @@ def number(_ctx: click.Context, _param: click.Parameter, value: str | None) -> i
         return value and "none"
     if not value.isascii() or not value.isdigit() or int(value) < 1:
         raise click.BadParameter(f"{value!r}: a number from 1 on, or none for no limit; to stop it, pause it")
-    return int(value)
+    return int(value[:20])  # which is already more than it may be
 
 
 def rate(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ from stepwell.app import App
 from stepwell.cli.connection import reached, run_async
 from stepwell.cli.exits import Exit, say
 from stepwell.cli.exported import History, history_of, read
-from stepwell.cli.loading import load_app
+from stepwell.cli.loading import wanted_app
 from stepwell.cli.options import as_json as json_option
 from stepwell.cli.options import on_database, open_app
 from stepwell.cli.printing import echo_json, plain
+from stepwell.cli.run_named import run_named
 from stepwell.cli.telling import Told, debug, tell
 from stepwell.model.commands import described
 from stepwell.model.errors import Nondeterminism, UnknownName, WrongUse
@@ -24,14 +26,14 @@ from stepwell.workflows import Workflow
 
 @click.command()
 @click.argument("which", metavar="RUN|FILE")
-@click.argument("app_reference", metavar="APP")
+@click.argument("app_reference", metavar="[APP]", required=False)
 @click.option("--until", type=click.IntRange(1), metavar="N", help="Up to the event N.")
 @click.option("--pdb", "in_pdb", is_flag=True, help="Stop in pdb: where it does not fit, or else at the last command.")
 @json_option
 @on_database
 def replay(
     which: str,
-    app_reference: str,
+    app_reference: str | None,
     *,
     until: int | None,
     in_pdb: bool,
@@ -45,8 +47,8 @@ def replay(
     RUN is an id or key in the database, FILE what `stepwell history RUN --export FILE` wrote. No task and no step is
     run, and nothing is written. Exit code 1 if the code does not fit.
     """
-    app = load_app(app_reference)
-    if Path(which).is_file():
+    app = wanted_app(app_reference).load()
+    if os.path.isfile(which):  # also of a name that is too long for a file
         history = read(Path(which))
     else:
         history = run_async(_fetch(database_of_app(app, dsn, schema, home), which))
@@ -73,7 +75,7 @@ def workflow_of(app: App, name: str) -> Workflow[..., Any]:
 
 async def _fetch(app: App, name: str) -> History:
     async with reached(app):
-        run = app.run(name)
+        run = await run_named(app, name)
         info = await run.info()
         if info.kind != "workflow":
             raise WrongUse(f"{info.name} {info.id} is a {info.kind}: only a workflow has a history")

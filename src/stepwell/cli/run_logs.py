@@ -13,6 +13,7 @@ from stepwell.cli.connection import reached
 from stepwell.cli.options import as_json as json_option
 from stepwell.cli.options import on_database, open_app
 from stepwell.cli.printing import echo_json, local, plain
+from stepwell.cli.run_named import run_named
 from stepwell.cli.screen import until_interrupted
 from stepwell.model.notes import LogLine
 
@@ -36,7 +37,10 @@ def logs(
     schema: str | None,
     home: str | None,
 ) -> int:
-    """Print what a run, named by its id or key, wrote to its loggers."""
+    """Print what a run wrote to its loggers.
+
+    RUN is its id, the beginning of its id, or its key.
+    """
     lines = Lines(as_json=as_json)
     return until_interrupted(_print(open_app(dsn, schema, home), run, attempt, lines, follow=follow))
 
@@ -70,7 +74,7 @@ class Lines:
 
 async def _print(app: App, name: str, attempt: int | None, lines: Lines, *, follow: bool) -> None:
     async with reached(app):
-        run = app.run(name)
+        run = await run_named(app, name)
         info = await run.info()
         lines.print(await run.logs(attempt))
         while follow and not info.state.finished:

@@ -15,6 +15,7 @@ from stepwell.cli.explain import lines_of
 from stepwell.cli.options import as_json as json_option
 from stepwell.cli.options import on_database, open_app
 from stepwell.cli.printing import coloured, echo_json, facts, json_text, local, plain, size
+from stepwell.cli.run_named import run_named
 from stepwell.cli.workflow_parts import Parts, lines_of_parts, parts_of, plain_parts
 from stepwell.model.explanation import Explanation
 from stepwell.model.notes import Progress, Usage
@@ -27,7 +28,10 @@ from stepwell.model.worker import WorkerInfo
 @json_option
 @on_database
 def show(run: str, *, as_json: bool, dsn: str | None, schema: str | None, home: str | None) -> None:
-    """Show a run, named by its id or key, with its attempts, where they ran, and their errors."""
+    """Show a run with its attempts, where they ran, and their errors.
+
+    RUN is its id, the beginning of its id, or its key.
+    """
     shown = run_async(_ask(open_app(dsn, schema, home), run))
     if as_json:
         echo_json(_plainly(shown))
@@ -42,7 +46,8 @@ def show(run: str, *, as_json: bool, dsn: str | None, schema: str | None, home: 
     for line in () if shown.parts is None else lines_of_parts(shown.parts):
         click.echo(plain(line))
     for attempt in shown.attempts:
-        _show_attempt(attempt, shown.workers.get(attempt.worker))
+        word = "turn" if shown.info.kind == "workflow" else "attempt"
+        _show_attempt(word, attempt, shown.workers.get(attempt.worker))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +63,7 @@ class Shown:
 
 async def _ask(app: App, name: str) -> Shown:
     async with reached(app):
-        run = app.run(name)
+        run = await run_named(app, name)
         info, why, progress = await run.info(), await run.explain(), await run.progress()
         attempts = await run.attempts()
         seen = await app.workers(list({attempt.worker for attempt in attempts})) if attempts else []
@@ -110,14 +115,15 @@ def _fields(info: RunInfo, why: Explanation) -> Iterator[tuple[str, str]]:
         "finished": info.finished_at,
     }
     yield from ((name, local(moment)) for name, moment in moments.items() if moment is not None)
-    yield "attempts", f"{info.attempt}, of which {info.failures} failed"
+    tries = "turns" if info.kind == "workflow" else "attempts"
+    yield tries, f"{info.attempt}, of which {info.failures} failed"
 
 
-def _show_attempt(attempt: Attempt, worker: WorkerInfo | None) -> None:
+def _show_attempt(word: str, attempt: Attempt, worker: WorkerInfo | None) -> None:
     took = ""
     if attempt.ended_at is not None:
         took = f" after {(attempt.ended_at - attempt.started_at).total_seconds():.2f} s"
-    click.echo(f"\nattempt {attempt.attempt}: {coloured(plain(attempt.outcome))}{took}, {local(attempt.started_at)}")
+    click.echo(f"\n{word} {attempt.attempt}: {coloured(plain(attempt.outcome))}{took}, {local(attempt.started_at)}")
     where = "" if worker is None else f" {worker.name}, host {worker.host}, pid {worker.pid}"
     click.echo(plain(f"  worker {attempt.worker}{where}"))
     if attempt.error is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -10,10 +11,11 @@ import msgspec
 from stepwell.app import App
 from stepwell.cli.connection import reached, run_async
 from stepwell.cli.filters import tag_option
-from stepwell.cli.loading import load_app
+from stepwell.cli.loading import NoApp, WrongProject, load_app, named_app
 from stepwell.cli.options import as_json as json_option
 from stepwell.cli.options import length, on_database, open_app
 from stepwell.cli.printing import echo_json, facts, json_text
+from stepwell.config import Settings
 from stepwell.handle import Run
 
 Input = tuple[list[Any], dict[str, Any]]
@@ -74,6 +76,8 @@ def start(
     """Start a run of NAME and print its id."""
     if app_reference is None:
         app = open_app(dsn, schema, home)
+        if not (dsn or schema or home):
+            app = _app_that_knows(name, app.settings) or app
     elif dsn or schema or home:
         raise click.UsageError("--app brings its own database: leave out --dsn, --schema and --home")
     else:
@@ -82,6 +86,18 @@ def start(
     options["unique"] = unique_by or unique or None
     given = {option: value for option, value in options.items() if value is not None}
     run_async(_start(app, name, input, given, wait=wait, as_json=as_json))
+
+
+def _app_that_knows(name: str, found: Settings) -> App | None:
+    """The app that is named, if it has this definition and works on this database."""
+    if (named := named_app()) is None:
+        return None
+    # One that cannot be loaded has been told of, unless the database was given by hand.
+    with suppress(NoApp, WrongProject):
+        app = named.load()
+        same = (app.settings.dsn, app.settings.schema, app.settings.home) == (found.dsn, found.schema, found.home)
+        return app if same and app.definitions.get(name) is not None else None
+    return None
 
 
 async def _start(app: App, name: str, input: Input, options: dict[str, Any], *, wait: bool, as_json: bool) -> None:

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import click
 import msgspec
 
 from stepwell.app import App
 from stepwell.cli.connection import reached, run_async
+from stepwell.cli.exits import say
+from stepwell.cli.loading import load_app
 from stepwell.cli.options import as_json as json_option
 from stepwell.cli.options import length, on_database, open_app
 from stepwell.cli.printing import echo_json, json_text, plain
 from stepwell.cli.queues import whoami
+from stepwell.cli.replay import database_of_app
+from stepwell.cli.run_named import run_named
 from stepwell.cli.start import Input, input_of
+from stepwell.client import Client
 from stepwell.handle import Run
+from stepwell.model.run import Waits
+from stepwell.model.wording import near
+from stepwell.workflows import Workflow
 
 Ask = Callable[[Run[Any]], Awaitable[Any]]
 
@@ -31,14 +39,47 @@ def value_of(_ctx: click.Context, _param: click.Parameter, text: str) -> Any:
 @click.argument("run")
 @click.argument("name")
 @click.argument("value", metavar="[JSON]", default="null", callback=value_of)
+@click.option("--app", "app_reference", metavar="APP", help="Warn if this app's code never mentions NAME.")
 @json_option
 @on_database
 def signal(
-    run: str, name: str, value: Any, *, as_json: bool, dsn: str | None, schema: str | None, home: str | None
+    run: str,
+    name: str,
+    value: Any,
+    *,
+    app_reference: str | None,
+    as_json: bool,
+    dsn: str | None,
+    schema: str | None,
+    home: str | None,
 ) -> None:
-    """Send the signal NAME to a workflow, with a value. It is there, once, when this ends."""
-    asked = run_async(_ask(open_app(dsn, schema, home), run, lambda run: run.signal(name, value)))
-    _say(asked[0], f"signal {name} sent", {"signal": name}, as_json=as_json)
+    """Send the signal NAME to a workflow, with a value. It is there, once, when this ends.
+
+    A NAME that looks like a typing error is sent, too, with a warning: the workflow may come to wait for it.
+    """
+    code = None if app_reference is None else load_app(app_reference)
+    app = open_app(dsn, schema, home) if code is None else database_of_app(code, dsn, schema, home)
+
+    async def send(run: Run[Any]) -> str | None:
+        doubt = await _doubt(app, run, name, code)
+        await run.signal(name, value)
+        return doubt
+
+    asked, doubt = run_async(_ask(app, run, send))
+    if doubt is not None:
+        say(f"warning: {doubt} It was sent all the same.")
+    _say(asked, f"signal {name} sent", {"signal": name}, as_json=as_json)
+
+
+async def _doubt(app: App, run: Run[Any], name: str, code: App | None) -> str | None:
+    """Why nobody may wait for a signal of this name: by the code, where it is given, or by what the run waits for."""
+    info = await run.info()
+    known = None if code is None else code.definitions.get(info.name)
+    if isinstance(known, Workflow) and known.mentions is not None:
+        return known.mentions.doubt(info.name, name)
+    waits = (await cast(Client, app.door).waits([info.id])).get(info.id, Waits())
+    meant = None if name in waits.signals else near(name, waits.signals)
+    return None if meant is None else f"{info.name} waits for the signal {meant!r}, and not for {name!r}: a typo?"
 
 
 @click.command()
@@ -106,7 +147,7 @@ def fork(run: str, *, at: int, as_json: bool, dsn: str | None, schema: str | Non
 
 async def _ask(app: App, name: str, ask: Ask) -> tuple[Run[Any], Any]:
     async with reached(app):
-        run = app.run(name)
+        run = await run_named(app, name)
         answer = await ask(run)
         return run, answer
 

@@ -20,6 +20,7 @@ from queue import SimpleQueue
 from types import FrameType
 
 from stepwell.cli.exits import Exit
+from stepwell.cli.loading import Named
 
 log = logging.getLogger("stepwell.supervisor")
 
@@ -51,12 +52,12 @@ class Child:
 
 
 def worker_command(
-    reference: str, *, queues: Sequence[str] | None, slots: int, grace: float, log_level: str
+    named: Named, *, queues: Sequence[str] | None, slots: int, grace: float, log_level: str
 ) -> list[str]:
     """The command line of one worker. `-P`: a file of the user's must not stand in for one of our modules."""
     only = [] if queues is None else ["--queues", ",".join(queues)]
     return [
-        *(sys.executable, "-P", "-m", "stepwell", "worker", reference, *only, "--slots", str(slots)),
+        *(sys.executable, "-P", "-m", "stepwell", "worker", *named.words, *only, "--slots", str(slots)),
         *("--grace", str(grace), "--log-level", log_level),
     ]
 

@@ -18,7 +18,7 @@ from stepwell.cli import workers as worker_tables
 from stepwell.cli.connection import reached
 from stepwell.cli.options import as_json as json_option
 from stepwell.cli.options import length, on_database, open_app
-from stepwell.cli.printing import age, echo_json
+from stepwell.cli.printing import age, echo_json, nth_try
 from stepwell.cli.screen import follow, follow_as_json, until_interrupted
 from stepwell.cli.tables import Heads, drawn
 from stepwell.model.queue import QueueInfo
@@ -41,6 +41,7 @@ SHOWN = 10
 class Running:
     id: UUID
     name: str
+    kind: str
     queue: str
     attempt: int
     seconds: float
@@ -164,7 +165,14 @@ def _drawn(seen: Seen) -> Group:
         drawn(
             HEADS,
             [
-                (str(each.id), each.name, each.queue, str(each.attempt), age(each.seconds), each.worker or "gone")
+                (
+                    str(each.id),
+                    each.name,
+                    each.queue,
+                    nth_try(each.kind, each.attempt),
+                    age(each.seconds),
+                    each.worker or "gone",
+                )
                 for each in seen.running
             ],
             title="running for the longest",

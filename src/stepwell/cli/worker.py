@@ -16,11 +16,11 @@ import click
 from stepwell.app import App
 from stepwell.beside import beside
 from stepwell.cli import logs
-from stepwell.cli.connection import PATIENCE, reached, run_async
+from stepwell.cli.connection import PATIENCE, may_make, reached, run_async
 from stepwell.cli.ending import Ending
 from stepwell.cli.exits import Exit, exit_code
-from stepwell.cli.loading import load_app
-from stepwell.cli.options import length, names
+from stepwell.cli.loading import Named, wanted_app
+from stepwell.cli.options import length, may_be_embedded, names
 from stepwell.cli.supervisor import Supervisor, worker_command
 from stepwell.garbage import collect_seldom
 from stepwell.worker.worker import Worker
@@ -41,7 +41,7 @@ class Wanted:
 
 
 @click.command()
-@click.argument("app_reference", metavar="APP")
+@click.argument("app_reference", metavar="[APP]", required=False)
 @click.option(
     "--queues", callback=names, metavar="NAMES", help="Only these, with commas between them. All of them by default."
 )
@@ -58,10 +58,11 @@ class Wanted:
 @click.option("--name", help="What it is called in lists. Host and process id by default.")
 @click.option("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Log lines as JSON.")
+@may_be_embedded
 @click.option("--leash", type=int, hidden=True)
 @click.option("--live", is_flag=True, hidden=True)
 def worker(
-    app_reference: str,
+    app_reference: str | None,
     *,
     queues: tuple[str, ...] | None,
     slots: int,
@@ -79,17 +80,19 @@ def worker(
     gives everything back now.
     """
     logs.configure(level=log_level, as_json=as_json)
+    named = wanted_app(app_reference)
     if processes > 1:
-        command = worker_command(app_reference, queues=queues, slots=slots, grace=grace, log_level=log_level)
-        return Supervisor([*command, *(["--json"] if as_json else [])], processes, name=name).run()
+        command = worker_command(named, queues=queues, slots=slots, grace=grace, log_level=log_level)
+        more = [*(["--json"] if as_json else []), *(["--embedded"] if may_make() else [])]
+        return Supervisor([*command, *more], processes, name=name).run()
     known_as = name or f"{socket.gethostname()}:{os.getpid()}"
-    return serve(app_reference, Wanted(queues, slots, grace, known_as, live), leash=leash)
+    return serve(named, Wanted(queues, slots, grace, known_as, live), leash=leash)
 
 
-def serve(reference: str, wanted: Wanted, *, leash: int | None) -> int:
+def serve(named: Named, wanted: Wanted, *, leash: int | None) -> int:
     ending = Ending(wanted.grace)
     ending.hear(leash=leash)
-    app = load_app(reference)
+    app = named.load()
     collect_seldom()
     return run_async(_to_the_end(app, wanted, ending))
 
@@ -157,7 +160,8 @@ def _log(name: str, facts: dict[str, Any], wanted: Wanted, ending: Ending) -> No
             log.debug("claimed %s", ", ".join(f"{claim.name} {claim.id}" for claim in facts["claims"]))
         case "worker.settled" if log.isEnabledFor(logging.DEBUG):
             for claim, outcome in facts["settlements"]:
-                log.debug("%s: %s %s, attempt %d", type(outcome).__name__, claim.name, claim.id, claim.attempt)
+                word = "turn" if claim.turn else "attempt"
+                log.debug("%s: %s %s, %s %d", type(outcome).__name__, claim.name, claim.id, word, claim.attempt)
 
 
 def _none(_: object) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from stepwell.cli.history import plainly, row_of
+from stepwell.cli.history import plainly, rollbacks_of, row_of
 from stepwell.cli.printing import json_text, local
 from stepwell.handle import Run
 from stepwell.model.events import HistoryEvent
@@ -24,6 +24,8 @@ class Parts:
     """What it last published."""
     events: int
     tail: list[HistoryEvent]
+    rollbacks: frozenset[int]
+    """The events of compensations."""
     started: int
     children: list[RunInfo]
 
@@ -31,7 +33,7 @@ class Parts:
 async def parts_of(run: Run[Any]) -> Parts:
     events, children = await run.history(), await run.children()
     shown = [await child.info() for child in children[-CHILDREN:]]
-    return Parts(await run.state(), len(events), events[-TAIL:], len(children), shown)
+    return Parts(await run.state(), len(events), events[-TAIL:], rollbacks_of(events), len(children), shown)
 
 
 def plain_parts(parts: Parts) -> dict[str, Any]:
@@ -56,5 +58,5 @@ def lines_of_parts(parts: Parts) -> Iterator[str]:
         yield ""
         yield f"history{more}"
         for event in parts.tail:
-            number, _, type, _, what, details = row_of(event)
+            number, _, type, _, what, details = row_of(event, parts.rollbacks)
             yield f"  {number:>4} {local(event.at)} {type} {what} {details}".rstrip()

@@ -69,7 +69,10 @@ def words_of(after: Consequences) -> list[tuple[Channel, str]]:
     words = [(Channel.PENDING, queue) for queue in sorted(after.wakes)]
     words += [(Channel.CANCELLED, run_id.hex) for run_id in after.cancelled]
     words += [(Channel.FINISHED, run_id.hex) for run_id in (*after.finished, *after.cancelled)]
-    return words + [(Channel.ARRIVED, run_id.hex) for run_id in after.heard]
+    words += [(Channel.ARRIVED, run_id.hex) for run_id in after.heard]
+    if after.soonest is not None:
+        words.append((Channel.SCHEDULED, f"{after.soonest.total_seconds():.3f}"))
+    return words
 
 
 def tell_all(dispatch: Dispatch, after: Consequences) -> None:

@@ -15,7 +15,7 @@ import asyncpg
 
 from stepwell.dispatch.base import Channel, Hear
 from stepwell.dispatch.pacing import GATHER, Pacing
-from stepwell.engine import lone, runs
+from stepwell.engine import runs
 from stepwell.model.errors import Unavailable
 from stepwell.model.ids import ClaimId
 from stepwell.model.run import Claimed, ClaimedLimited, Wanted
@@ -31,6 +31,7 @@ _PAYLOAD = 7_000
 _WORD = 1_000
 """The longest that a statement says."""
 _SEPARATOR = "\n"
+_TAKES_WRITES = "select current_setting('transaction_read_only')::bool as is_read_only"
 _PING = _SEPARATOR
 """What no name can be."""
 
@@ -54,7 +55,7 @@ class PostgresDispatch:
         return await runs.claim(self._database, wanted, claim_id)
 
     async def claim_from(self, queue: str, wanted: Wanted, claim_id: ClaimId) -> Claimed:
-        return await lone.claim_from(self._database, queue, wanted, claim_id)
+        return await runs.claim_from(self._database, queue, wanted, claim_id)
 
     async def claim_limited(self, wanted: Wanted, claim_id: ClaimId) -> ClaimedLimited:
         return await runs.claim_limited(self._database, wanted, claim_id)
@@ -162,11 +163,15 @@ class PostgresDispatch:
         await self._wake(connection, letters)
 
     async def _ping(self, connection: asyncpg.Connection[Row]) -> None:
-        """Hear ourselves: a pooler or a half-open socket may take the words and never deliver."""
+        """Hear ourselves: a pooler or a half-open socket may take the words and never deliver.
+
+        A server that takes no writes is no longer the primary, and what is said to the new one is not heard there.
+        """
         self._ponged.clear()
         async with asyncio.timeout(5):
+            if (await connection.fetch(_TAKES_WRITES))[0]["is_read_only"]:
+                raise Unavailable("the server takes no writes any more")
             if not self._listening:
-                await connection.execute("select 1")
                 return
             await self._wake(connection, [(self._names[next(iter(self._listening))], _PING)])
             await self._ponged.wait()

@@ -1,20 +1,16 @@
-"""Runs of a workflow that its own worker takes as it starts them, and completes with what follows from it."""
+"""Runs of a workflow that its own worker claims as it starts them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from stepwell.engine import runs
-from stepwell.model.ids import ClaimId, RunId, WorkerId
-from stepwell.model.outcome import Completed
+from stepwell.model.ids import ClaimId, WorkerId
 from stepwell.model.run import Claim
 from stepwell.model.start import Start
 from stepwell.model.states import State
 from stepwell.store import copying
 from stepwell.store.pool import Transaction, Tx
-
-RESULTS = 8 * 1024 * 1024
-"""Bytes of the results of one statement."""
 
 
 async def start_claimed(tx: Tx, starts: Sequence[Start], worker: WorkerId, claim_id: ClaimId) -> list[Claim]:
@@ -59,32 +55,3 @@ def _claimed(start: Start, claim_id: ClaimId) -> Claim:
         claim_id, start.id, terms.name, terms.queue, terms.priority, 1, 0, start.input, terms.retry, terms.timeout,
         None, terms.tags, terms.root_id, node=start.node,
     )  # fmt: skip
-
-
-async def complete_parts(tx: Tx, ended: Sequence[tuple[Claim, Completed]]) -> set[RunId]:
-    """running -> completed: runs of whose end the workflows that started them know. Those that had lost their claim."""
-    ended = sorted(ended, key=runs.by_id)
-    lost: set[RunId] = set()
-    for page in _pages(ended):
-        ids = [claim.id for claim, _ in page]
-        (answer,) = await tx.rows(
-            "complete_parts",
-            ids=ids,
-            claim_ids=[claim.claim_id for claim, _ in page],
-            results=b"[%b]" % b",".join([outcome.result for _, outcome in page]),
-        )
-        if answer["moved"] is not None:
-            lost.update(set(ids).difference(answer["moved"]))
-    return lost
-
-
-def _pages(ended: Sequence[tuple[Claim, Completed]]) -> Iterator[Sequence[tuple[Claim, Completed]]]:
-    """No more than one array of results may hold."""
-    first = size = 0
-    for place, (_, outcome) in enumerate(ended):
-        size += len(outcome.result)
-        if size > RESULTS and place > first:
-            yield ended[first:place]
-            first, size = place, len(outcome.result)
-    if ended:
-        yield ended[first:]

@@ -80,6 +80,7 @@ def _run(row: Row) -> RunFacts:
         pin=pin_of(row["claim_name"] or "") if row["kind"] == "workflow" else None,
         signals=_json(row["waits_for"]).get("signals", ()),
         awaits=_json(row["waits_for"]).get("runs", ()),
+        untaken=_json(row["waits_for"]).get("untaken", {}),
         blocked=_json(row["blocked"]) or None,
         paused_at=row["paused_at"],
         paused_by=row["paused_by"],

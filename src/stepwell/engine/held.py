@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from stepwell.engine import workflows
+from stepwell.engine import ends
 from stepwell.model.ids import ClaimId, RunId, WorkerId
 from stepwell.model.run import Claim
 from stepwell.model.turn import Consequences
@@ -30,7 +30,7 @@ async def already_settled(tx: Tx, claims: Sequence[Claim], after: Consequences) 
     ids, claim_ids = [each.id for each in claims], list({each.claim_id for each in claims})
     settled = {row["id"] for row in await tx.rows("settled_claims", ids=ids, claim_ids=claim_ids)}
     if parts := [each.id for each in claims if each.node is not None and each.id in settled]:
-        await workflows.note_parents(tx, parts, after)
+        await ends.note_parents(tx, parts, after)
     return settled
 
 

@@ -9,10 +9,11 @@ from uuid import UUID
 
 import msgspec
 
+from stepwell.codec import encode
 from stepwell.engine import notes
 from stepwell.model.errors import NotFound
 from stepwell.model.pins import plain_name
-from stepwell.model.run import Attempt, Filter, Finished, Page, RunInfo
+from stepwell.model.run import Attempt, Filter, Finished, Glimpse, Page, RunInfo, Waits
 from stepwell.model.states import State
 from stepwell.store import rows
 from stepwell.store.pool import Row, Tx
@@ -41,6 +42,23 @@ async def id_by_key(tx: Tx, key: str) -> UUID:
         raise NotFound("key", key)
     run_id: UUID = found[0]["run_id"]
     return run_id
+
+
+async def glimpses(tx: Tx, first: UUID, last: UUID, *, limit: int) -> list[Glimpse]:
+    """The newest runs whose ids lie in this range."""
+    found = await tx.rows("runs_between", first=first, last=last, limit=limit)
+    return [Glimpse(row["id"], row["name"], State(row["state"]), row["created_at"]) for row in found]
+
+
+async def waits(tx: Tx, ids: Sequence[UUID]) -> dict[UUID, Waits]:
+    """What those of these runs that are live wait for."""
+    return {row["id"]: _waits(row) for row in await tx.rows("waits_of", ids=list(ids))}
+
+
+def _waits(row: Row) -> Waits:
+    told = {} if row["waits_for"] is None else msgspec.json.decode(row["waits_for"])
+    blocked = None if row["blocked"] is None else msgspec.json.decode(row["blocked"])
+    return Waits(tuple(told.get("signals", ())), tuple(told.get("runs", ())), row["due_at"], blocked)
 
 
 async def attempts(tx: Tx, run_id: UUID) -> list[Attempt]:
@@ -72,7 +90,7 @@ def packed(which: Filter) -> dict[str, Any]:
         "name": which.name,
         "queue": which.queue,
         "kind": which.kind,
-        "tags": None if which.tags is None else msgspec.json.encode(which.tags),
+        "tags": None if which.tags is None else encode(which.tags, where="tags"),
         "error": which.error,
         "since": which.since,
     }
@@ -83,10 +101,10 @@ async def page(tx: Tx, which: Filter, *, limit: int, after: UUID | None, most: i
     and empty perhaps: it looks at so many runs, and `next` says how far it came."""
     most = most or LOOKED_AT
     values = packed(which) | {"most": most}
-    name = _LISTS.get(frozenset(which.states or ()), "list_runs")
-    if name != "list_runs":
+    name = "list_blocked_runs" if which.blocked else _LISTS.get(frozenset(which.states or ()), "list_runs")
+    if name in _LISTS.values():
         del values["states"]
-    if name == "list_running_runs":
+    if name in ("list_running_runs", "list_blocked_runs"):
         del values["most"]
     found = await tx.rows(name, after=after, limit=limit + 1, **values)
     items = [rows.run_info(row) for row in found if row["matches"]]

@@ -21,9 +21,18 @@ async def may_change_tables(tx: Tx) -> bool:
     return bool((await tx.rows("may_change_tables"))[0]["may"])
 
 
-async def make_partitions(tx: Tx) -> int:
-    """How many were missing."""
-    return int((await tx.rows("make_partitions", ahead=AHEAD))[0]["made"])
+async def make_partitions(tx: Tx) -> bool:
+    """Make the partitions of the days ahead; whether all were made that can be.
+
+    Not in one transaction: it would keep each lock until the last partition is made, and hold up every writer.
+    """
+    in_use: set[str] = set()
+    for row in await tx.rows("missing_partitions", ahead=AHEAD):
+        if row["parent"] in in_use:
+            continue  # each try holds up writers for as long as it waits
+        if not (await tx.rows("make_partition", parent=row["parent"], day=row["day"]))[0]["made"]:
+            in_use.add(row["parent"])
+    return not in_use
 
 
 async def forget_repeated_starts(tx: Tx) -> None:

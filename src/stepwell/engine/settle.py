@@ -1,7 +1,7 @@
 """How attempts end. Many outcomes become few statements, one for each kind of move, in one transaction.
 
 plan   decides the move of every outcome and gathers the arrays: no I/O
-apply  speaks the statements; an id that does not come back has lost its claim
+apply  executes the statements; an id that does not come back has lost its claim
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any, assert_never
 
 import msgspec
 
-from stepwell.engine import workflows
+from stepwell.engine import ends
+from stepwell.engine.ends import Ending
 from stepwell.engine.runs import by_id
 from stepwell.model.errors import StepwellError
 from stepwell.model.ids import RunId
@@ -32,6 +33,7 @@ from stepwell.model.outcome import (
 )
 from stepwell.model.retry import LOST_TURNS, Retry
 from stepwell.model.run import Claim, Reason
+from stepwell.model.states import State
 from stepwell.model.turn import Consequences
 from stepwell.store.pool import Tx
 from stepwell.store.rows import stored_error, stored_usage
@@ -49,11 +51,7 @@ class Batch:
     statement: str
     columns: dict[str, list[Any]] = field(default_factory=dict)
     wakes: set[str] = field(default_factory=set)
-    """The queues that have work again once it is spoken."""
-    turns: bool = False
-    """Whether there may be workflows among them."""
-    parts: bool = False
-    """Whether there is more to it: the end of a run that its parent waits for, or of a workflow."""
+    """The queues that have work again once it is executed."""
 
     @property
     def soonest(self) -> timedelta | None:
@@ -61,7 +59,7 @@ class Batch:
         return min(self.columns["delays"]) if "delays" in self.columns else None
 
     def pages(self) -> Iterator[dict[str, list[Any]]]:
-        """Its columns, a page at a time: to find one of many results in an array, a server goes along those before."""
+        """Its columns, a page at a time: the server finds an element of an array by walking over those before it."""
         count = len(self.columns["ids"])
         if count <= PAGE:
             yield self.columns
@@ -70,48 +68,48 @@ class Batch:
             yield {name: values[first : first + PAGE] for name, values in self.columns.items()}
 
     def add(self, claim: Claim, **values: Any) -> None:
-        self.turns = self.turns or claim.turn
-        self.parts = self.parts or claim.node is not None or claim.turn
         for name, value in {"ids": claim.id, "claim_ids": claim.claim_id, **values}.items():
             self.columns.setdefault(name, []).append(value)
 
 
 @dataclass(slots=True)
+class Plan:
+    """What settles a group of outcomes: the runs that end, and a batch for each other kind of move."""
+
+    endings: list[Ending] = field(default_factory=list)
+    batches: dict[str, Batch] = field(default_factory=dict)
+
+    @property
+    def is_one_statement(self) -> bool:
+        """Whether it needs no transaction: a single statement, from which nothing follows."""
+        if len(self.batches) + bool(self.endings) > 1:
+            return False
+        return not any(
+            each.claim.node is not None or each.claim.turn or each.state is State.FAILED for each in self.endings
+        )
+
+    def batch(self, statement: str) -> Batch:
+        return self.batches.setdefault(statement, Batch(statement))
+
+
+@dataclass(slots=True)
 class Settled:
-    """What became of a plan: the runs that moved, those that finished, and the queues with new work."""
+    """What became of a plan: the runs that moved, those that finished, and what followed for others."""
 
     moved: set[RunId] = field(default_factory=set)
     finished: list[RunId] = field(default_factory=list)
-    wakes: set[str] = field(default_factory=set)
-    soonest: timedelta | None = None
-    """How soon the first that was put off is due again."""
-    beyond: Consequences = field(default_factory=Consequences)
-    """What followed from it for others."""
+    after: Consequences = field(default_factory=Consequences)
 
 
-FINISHING = frozenset({"complete_runs", "fail_runs"})
-
-
-def plan(
-    settlements: Sequence[Settlement], *, noise: Callable[[], float] = random.random, told: bool = False
-) -> list[Batch]:
-    """The statements that settle these, in one order for everyone: two settlers hardly ever wait in a circle. With
-    `told`, whoever waits for them knows already."""
-    batches: dict[str, Batch] = {}
-    completed: list[tuple[Claim, bytes]] = []
+def plan(settlements: Sequence[Settlement], *, noise: Callable[[], float] = random.random) -> Plan:
+    """Decide the move of each outcome, in the order of their ids: two settlers hardly ever wait in a circle."""
+    planned = Plan()
     for claim, outcome in sorted(settlements, key=by_id):
         if type(outcome) is Completed:  # nearly all of them, and there is nothing to decide
-            completed.append((claim, outcome.result))
+            planned.endings.append(Ending(claim, State.COMPLETED, outcome.result))
         else:
-            _add(batches, claim, _move(claim, outcome, noise()))
-    if completed:
-        batches["complete_runs"] = Batch("complete_runs", {
-            "ids": [claim.id for claim, _ in completed],
-            "claim_ids": [claim.claim_id for claim, _ in completed],
-            "results": [result for _, result in completed],
-            "usages": [stored_usage(claim.usage) for claim, _ in completed],
-        }, parts=not told and any(claim.node is not None for claim, _ in completed))  # fmt: skip
-    return [batches[name] for name in sorted(batches)]
+            _add(planned, claim, _move(claim, outcome, noise()))
+    return planned
 
 
 def _move(claim: Claim, outcome: Outcome, noise: float) -> Move:
@@ -130,43 +128,40 @@ def _move(claim: Claim, outcome: Outcome, noise: float) -> Move:
     return decide(outcome, retry=retry, failures=claim.failures, noise=noise, left=claim.left)
 
 
-def _add(batches: dict[str, Batch], claim: Claim, move: Move) -> None:
-    def batch(statement: str) -> Batch:
-        return batches.setdefault(statement, Batch(statement))
-
+def _add(planned: Plan, claim: Claim, move: Move) -> None:
     usage = stored_usage(claim.usage)
     match move:
-        case Completed():
-            raise AssertionError("completed runs are gathered apart")
+        case Completed(result):
+            planned.endings.append(Ending(claim, State.COMPLETED, result))
         case Failed(error):
-            batch("fail_runs").add(claim, errors=stored_error(error), usages=usage)
+            planned.endings.append(Ending(claim, State.FAILED, error=error))
         case Retried(error, delay, alone):
-            batch("retry_runs").add(claim, errors=stored_error(error), usages=usage, delays=delay, alones=alone)
+            planned.batch("retry_runs").add(
+                claim, errors=stored_error(error), usages=usage, delays=delay, alones=alone
+            )  # fmt: skip
         case Repeated(error, alone):
-            batch("repeat_runs").add(claim, errors=stored_error(error), usages=usage, alones=alone)
-            batches["repeat_runs"].wakes.add(claim.queue)
+            planned.batch("repeat_runs").add(claim, errors=stored_error(error), usages=usage, alones=alone)
+            planned.batch("repeat_runs").wakes.add(claim.queue)
         case Snoozed(delay):
-            batch("snooze_runs").add(claim, usages=usage, delays=delay)
+            planned.batch("snooze_runs").add(claim, usages=usage, delays=delay)
         case Released():
-            batch("release_runs").add(claim)
-            batches["release_runs"].wakes.add(claim.queue)
+            planned.batch("release_runs").add(claim)
+            planned.batch("release_runs").wakes.add(claim.queue)
         case _:
             assert_never(move)
 
 
-async def apply(tx: Tx, batches: Sequence[Batch]) -> Settled:
-    """running -> completed, failed, scheduled or pending: as planned. In a transaction, if there are several
-    statements or one of them has `parts`."""
+async def apply(tx: Tx, planned: Plan, *, told: bool = False) -> Settled:
+    """running -> completed, failed, scheduled, pending: as planned. In a transaction, unless it is one statement.
+    `told` says that the workflows that wait for these runs know of their end."""
     settled = Settled()
-    for batch in batches:
-        moved = [RunId(row["id"]) for page in batch.pages() for row in await tx.rows(batch.statement, **page)]
-        settled.moved.update(moved)
-        settled.wakes |= batch.wakes
-        delays = [each for each in (settled.soonest, batch.soonest) if each is not None]
-        settled.soonest = min(delays, default=None)
-        if batch.statement in FINISHING:
-            settled.finished += moved
-            if batch.parts:
-                await workflows.ended_from_outside(tx, moved, settled.beyond, turns=batch.turns)
-    settled.wakes |= settled.beyond.wakes
+    if planned.endings:
+        ended = await ends.end(tx, planned.endings, settled.after, told=told)
+        settled.finished = [each.claim.id for each in planned.endings if each.claim.id in ended.moved]
+        settled.moved |= ended.moved
+    for _, batch in sorted(planned.batches.items()):
+        for page in batch.pages():
+            settled.moved.update(RunId(row["id"]) for row in await tx.rows(batch.statement, **page))
+        settled.after.wakes |= batch.wakes
+        settled.after.due_in(batch.soonest)
     return settled

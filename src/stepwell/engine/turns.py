@@ -1,4 +1,9 @@
-"""Turns: what they find, what they write, and where that leaves their runs."""
+"""Turns: what they find, what they write, and where that leaves their runs.
+
+waiting ──arrives, due──► pending ──claim──► running ──advance──┬─► waiting, or pending if more has arrived
+                                                               ├─► running: the turn goes on
+                                                               └─► completed, failed, cancelled
+"""
 
 from __future__ import annotations
 
@@ -9,9 +14,11 @@ from uuid import UUID
 
 import msgspec
 
-from stepwell.engine import claimed, lone, runs
+from stepwell.engine import arrivals, claimed, ends, runs
+from stepwell.engine.arrivals import NEVER
+from stepwell.engine.ends import Ending
 from stepwell.engine.runs import MANY
-from stepwell.engine.workflows import NEVER, PAGE, arrive, cancel_children, cancel_parts, lock_children, tell_parents
+from stepwell.model.commands import Ended
 from stepwell.model.errors import ClaimLost, KeyConflict
 from stepwell.model.events import Event, EventType
 from stepwell.model.ids import ClaimId, RunId, WorkerId
@@ -22,7 +29,9 @@ from stepwell.model.turn import Advance, Advanced, Consequences, News
 from stepwell.store import copying
 from stepwell.store import history as stored
 from stepwell.store.pool import Transaction, Tx
-from stepwell.store.rows import stored_error
+
+PAGE = 2_000
+"""Starts of one statement."""
 
 
 async def news(tx: Tx, claims: Sequence[Claim]) -> dict[UUID, News]:
@@ -62,7 +71,7 @@ async def record(tx: Tx, advances: Sequence[Advance]) -> dict[UUID, Advanced]:
     """Events, and the turns go on. An id that is missing has lost its claim. Nobody else is to hear of it."""
     if len(advances) == 1 and len(advances[0].events) == 1:
         (only,) = advances
-        recorded = await lone.record(tx, only)
+        recorded = await _record_one(tx, only)
         return {} if recorded is None else {only.claim.id: recorded}
     advances = sorted(advances, key=_BY_ID)
     (made,) = await tx.rows("record_turns", **_record_columns(advances))
@@ -72,6 +81,17 @@ async def record(tx: Tx, advances: Sequence[Advance]) -> dict[UUID, Advanced]:
     for run_id in heard | pausing:
         turns[run_id] = Advanced(State.RUNNING, _ALL if run_id in heard else 0, run_id in pausing)
     return turns
+
+
+async def _record_one(tx: Tx, advance: Advance) -> Advanced | None:
+    """Write the one event of a turn that goes on; None if it has lost its claim."""
+    (event,) = advance.events
+    claim = advance.claim
+    moved = await tx.rows(
+        "record_turn", id=claim.id, claim_id=claim.claim_id, idx=event.idx, type=event.type, at=event.at,
+        data=stored.details(event),
+    )  # fmt: skip
+    return Advanced(State.RUNNING, moved[0]["arrived"], moved[0]["pausing"]) if moved else None
 
 
 async def _complete(tx: Tx, advances: Sequence[Advance]) -> Consequences:
@@ -94,9 +114,9 @@ async def _advance(tx: Tx, advances: Sequence[Advance], worker: WorkerId, claim_
     if len(claims) < len(here):
         all_of_them.wakes |= {start.terms.queue for start in here}
     # After the starts: one may have been given up in the turn that started it.
-    await cancel_parts(tx, [run_id for each in advances for run_id in each.cancels], all_of_them)
+    await ends.cancel_parts(tx, [run_id for each in advances for run_id in each.cancels], all_of_them)
     # Before their own rows: who ends a child has it first, and then tells its parent.
-    await lock_children(tx, [each.claim.id for each in advances if each.ended is not None and each.ended.cancels])
+    await ends.lock_children(tx, [each.claim.id for each in advances if each.ended is not None and each.ended.cancels])
     apart = sum([len(each.events) for each in advances]) > MANY and isinstance(tx, Transaction)
     for row in await tx.rows("advance_turns", **_columns(advances), **_event_columns([] if apart else advances)):
         all_of_them.turns[row["id"]] = Advanced(State(row["state"]), row["arrived"], row["pausing"])
@@ -110,7 +130,7 @@ async def _advance(tx: Tx, advances: Sequence[Advance], worker: WorkerId, claim_
     ending = {each.claim.id: each for each in advances if each.ended is not None}
     for parent, event in refused:
         if parent not in ending:
-            await arrive(tx, parent, event, all_of_them)
+            await arrivals.arrive(tx, parent, event, all_of_them)
     await _end(tx, list(ending.values()), all_of_them)
     all_of_them.claims = claims
     return all_of_them
@@ -201,38 +221,29 @@ def _columns(advances: Sequence[Advance]) -> dict[str, Any]:
 
 
 async def _end(tx: Tx, ending: Sequence[Advance], all_of_them: Consequences) -> None:
-    """Workflows whose code has ended. Their claims are known to hold: this transaction has their rows."""
-    finished: list[UUID] = []
-    for statement, which in _ENDING.items():
-        group = [each for each in ending if each.ended is not None and each.ended.type is which]
-        if not group:
-            continue
-        columns: dict[str, Any] = {
-            "ids": [each.claim.id for each in group],
-            "claim_ids": [each.claim.claim_id for each in group],
-        }
-        if statement == "complete_runs":
-            columns |= {"results": [each.ended.value for each in group if each.ended], "usages": [None] * len(group)}
-        elif statement == "fail_runs":
-            errors = [stored_error(each.ended.error) for each in group if each.ended and each.ended.error]
-            columns |= {"errors": errors, "usages": [None] * len(group)}
-        finished += [row["id"] for row in await tx.rows(statement, **columns)]
-        if which is EventType.WORKFLOW_CANCELLED:
-            await cancel_children(tx, columns["ids"], all_of_them)
+    """End workflows whose code has ended. Their claims are known to hold: this transaction has their rows locked."""
+    endings = [_ending(each, each.ended) for each in ending if each.ended is not None and each.ended.type in _STATES]
+    cancelled = [each.claim.id for each in endings if each.state is State.CANCELLED]
+    await ends.cancel_children(tx, cancelled, all_of_them)
+    ended = await ends.end(tx, endings, all_of_them, by_own_code=True)
+    finished = [each.claim.id for each in endings if each.claim.id in ended.moved]
     all_of_them.finished = finished
     if any(each.seen < all_of_them.turns[each.claim.id].arrived for each in ending):
         await tx.rows("forget_arrivals", ids=finished)
-    parts = {each.claim.id for each in ending if each.claim.node is not None}
-    await tell_parents(tx, [run_id for run_id in finished if run_id in parts], all_of_them)
+
+
+def _ending(advance: Advance, ended: Ended) -> Ending:
+    state = _STATES[ended.type]
+    return Ending(advance.claim, state, ended.value or b"null", ended.error if state is State.FAILED else None)
 
 
 _BY_ID = attrgetter("claim.id")
 """The order in which rows are locked."""
 
-_ENDING = {
-    "complete_runs": EventType.WORKFLOW_COMPLETED,
-    "fail_runs": EventType.WORKFLOW_FAILED,
-    "cancel_turns": EventType.WORKFLOW_CANCELLED,
+_STATES = {
+    EventType.WORKFLOW_COMPLETED: State.COMPLETED,
+    EventType.WORKFLOW_FAILED: State.FAILED,
+    EventType.WORKFLOW_CANCELLED: State.CANCELLED,
 }
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import UUID
 
-from stepwell.engine import workflows
+from stepwell.engine import arrivals
 from stepwell.model.events import Event, EventType
 from stepwell.model.run import Error, Reason
 from stepwell.model.states import State
@@ -55,7 +55,7 @@ async def tell(tx: Tx, run_id: UUID, after: Consequences) -> list[Event]:
         return []
     found = await ends(tx, run_id)
     for event in found:
-        await workflows.arrive(tx, run_id, event, after)
+        await arrivals.arrive(tx, run_id, event, after)
     return found
 
 

@@ -62,6 +62,9 @@ async def sample(tx: Tx, worker: WorkerId, vitals: Vitals) -> None:
         memory=vitals.memory,
         running=vitals.running,
         claimed=vitals.claimed,
+        unrecorded=0 if vitals.unrecorded is None else vitals.unrecorded.outcomes,
+        seconds=0.0 if vitals.unrecorded is None else vitals.unrecorded.seconds,
+        why=None if vitals.unrecorded is None else vitals.unrecorded.why,
     )
 
 

@@ -31,6 +31,8 @@ class Command(Struct, eq=False):
     """Where in the code it was issued: a text, or the task that stands there, for whoever has to look."""
     dropped: bool = False
     """It was taken back before anyone heard of it: nothing happened."""
+    rollback: bool | None = None
+    """A compensation asked for it."""
 
     def __str__(self) -> str:
         return described(self.type, self.name, self.takes)
@@ -46,6 +48,8 @@ class StepCall(Struct, eq=False):
     input: bytes
     line: object = ""
     dropped: bool = False
+    rollback: bool | None = None
+    """A compensation asked for it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,6 +97,19 @@ class Event(Struct, eq=False):
     """Of what was sent from outside: who sends it again sends nothing new."""
     more: bool | None = None
     """Of a command: it was written before the code had issued all that it asked for upon the same arrival."""
+    together: bool | None = None
+    """Of TimerFired and SignalTimedOut: the next event is of the same moment, and the code runs upon both."""
+    rollback: bool | None = None
+    """Of a command, and the end of a step: a compensation of `workflow.on_rollback` asked for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Something that was sent to a workflow from outside."""
+
+    id: UUID
+    workflow: str | None
+    """The name of the workflow; None if its answer was lost at the first try."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,7 +191,7 @@ def _running(run: RunFacts, around: Surroundings) -> Cause:
     who = f"{holder.name} (host {holder.host}, pid {holder.pid})"
     if holder.state == "live":
         runs = "it runs" if run.kind != "workflow" else "it is in a turn"
-        running = f"{runs} on {who} since {at(started)}, {since(around.now - started)}, attempt {run.attempt}"
+        running = f"{runs} on {who} since {at(started)}, {since(around.now - started)}, {_try(run)}"
         return Cause(Why.RUNNING, running + _progress(around) + turn(run), facts | {"progress": around.progress})
     ended = f"{at(holder.lease_until)}, {ago(around.now - holder.lease_until)}"
     lost = "left" if holder.state == "stopped" else "is lost: its lease ended"
@@ -220,14 +220,23 @@ def _finished(run: RunFacts, around: Surroundings) -> Cause:
     after = f"{at(finished)}, {ago(around.now - finished)}"
     match run.state:
         case State.COMPLETED:
-            text = f"it completed at {after}, at attempt {run.attempt}"
+            text = f"it completed at {after}, {_last_try(run)}"
         case State.FAILED:
-            text = f"it failed at {after}, at attempt {run.attempt}: {run.error}"
+            text = f"it failed at {after}, {_last_try(run)}: {run.error}"
         case State.EXPIRED:
             text = f"it expired at {after}: it was not started, or not started again, in time"
         case _:
             text = f"it was {run.state.value} at {after}"
     return Cause(Why.FINISHED, text, facts)
+
+
+def _try(run: RunFacts) -> str:
+    """The attempt by its number; that of a workflow is a turn."""
+    return f"{'turn' if run.kind == 'workflow' else 'attempt'} {run.attempt}"
+
+
+def _last_try(run: RunFacts) -> str:
+    return f"{'in' if run.kind == 'workflow' else 'at'} {_try(run)}"
 
 
 def _limits_of_time(run: RunFacts, around: Surroundings) -> Iterator[Cause]:

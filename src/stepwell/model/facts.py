@@ -40,6 +40,7 @@ class Why(StrEnum):
     BLOCKED = "blocked"
     PINNED = "pinned"
     WAITS_FOR_SIGNAL = "waits_for_signal"
+    SIGNAL_NOT_TAKEN = "signal_not_taken"
     WAITS_FOR_RUN = "waits_for_run"
     WAITS_FOR_TIME = "waits_for_time"
 
@@ -94,6 +95,8 @@ class RunFacts:
     """Those that a workflow waits for."""
     awaits: Sequence[str] = ()
     """The names of the runs that it waits for."""
+    untaken: Mapping[str, int] = field(default_factory=dict)
+    """Signals that arrived for a workflow and that its code has not taken: how many of each name."""
     blocked: Mapping[str, Any] | None = None
     """How the code of a workflow does not fit its history."""
     paused_at: datetime | None = None

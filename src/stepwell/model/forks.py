@@ -1,7 +1,7 @@
 """Where a history may be cut, and what was under way there.
 
-A history can be told again only in whole parts: an arrival, and every command that the code then issued. So a cut
-inside such a part is moved to before it.
+A history can be told again only in whole parts: an arrival, or timers that fired together, and every command that the
+code then issued. So a cut inside such a part is moved to before it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def cut(events: Sequence[Event], at: int) -> Cut:
     if at and events[at - 1].type in ENDS and events[at - 1].type is not EventType.CONTINUED_AS_NEW:
         raise InvalidSetting("at", at, f"this event is its end, {events[at - 1].type}: what goes on ends before it")
     last = at
-    while 0 < last < len(events) and events[last].type in COMMANDS:
+    while 0 < last < len(events) and (events[last].type in COMMANDS or events[last - 1].together):
         last -= 1
     return _under_way(events[:last])
 

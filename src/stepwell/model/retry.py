@@ -9,6 +9,7 @@ from datetime import timedelta
 from math import inf
 from typing import Any, Literal, Self
 
+from stepwell.model.counting import MOST
 from stepwell.model.duration import Duration, duration
 from stepwell.model.errors import InvalidSetting
 from stepwell.model.option_names import refuse_unknown_options
@@ -17,8 +18,6 @@ from stepwell.model.run import Error, Reason
 
 Matcher = type[BaseException] | str
 Backoff = Literal["exponential", "fixed"]
-MOST = 2**31 - 1
-"""Attempts: as many as the table can count."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -76,6 +76,39 @@ class RunInfo:
     tags: dict[str, Any]
     version: str | None = None
     """Of the code that a workflow began with; only where one run is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Glimpse:
+    """A run by what people tell it from others by."""
+
+    id: UUID
+    name: str
+    state: State
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """What a live run waits for."""
+
+    signals: tuple[str, ...] = ()
+    runs: tuple[str, ...] = ()
+    """The names of tasks, steps and children."""
+    until: datetime | None = None
+    blocked: Mapping[str, Any] | None = None
+    """How the code of a workflow does not fit its history."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRun:
+    """A run that failed for good, as its failure handler gets it."""
+
+    id: UUID
+    name: str
+    input: dict[str, Any]
+    error: Error
+    tags: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +213,6 @@ class Cancelled:
 
     freed: str | None
     """The queue where it was running, if it was: a limit may have room there again."""
-    parts: bool
-    """Whether there is more to it: its parent waits for it, or it is a workflow."""
 
 
 class Wanted(Struct, frozen=True):
@@ -253,6 +284,8 @@ class Filter:
     tags: dict[str, Any] | None = None
     error: str | None = None
     since: datetime | None = None
+    blocked: bool = False
+    """Only workflows whose code does not fit their history."""
 
 
 class Finished(Struct, frozen=True):

@@ -34,6 +34,8 @@ class Terms:
     kind: str = "task"
     pin: str | None = None
     """The version of its code that alone may run it."""
+    on_failure: bytes | None = None
+    """The terms of its failure handler, as the row carries them."""
 
     @property
     def is_delayed(self) -> bool:
@@ -47,6 +49,7 @@ class Terms:
             and self.expires is None
             and self.deadline is None
             and self.keep is None
+            and self.on_failure is None
             and self.kind == "task"
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
@@ -154,3 +154,10 @@ class Consequences:
     """Workflows that were asked to end."""
     heard: list[UUID] = field(default_factory=list)
     """Workflows in a turn for which something arrived."""
+    soonest: timedelta | None = None
+    """How soon the first run is due that was put off."""
+
+    def due_in(self, wait: timedelta | None) -> None:
+        """Note how soon a run is due."""
+        if wait is not None and (self.soonest is None or wait < self.soonest):
+            self.soonest = wait

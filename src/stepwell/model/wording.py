@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
 
 SHOWN = 5
 """Of a list, in words; the facts have more."""
@@ -45,6 +46,22 @@ def since(time: timedelta) -> str:
 def nth(number: int) -> str:
     ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{ending}"
+
+
+def times(number: int) -> str:
+    return {1: "once", 2: "twice"}.get(number, f"{number:,} times")
+
+
+def near(name: str, others: Iterable[str]) -> str | None:
+    """The one of the others that this name was most likely meant to be; None if none is like it."""
+    alike, folded = {_folded(other): other for other in others if other != name}, _folded(name)
+    swapped = [other for other in alike if sorted(other) == sorted(folded)]
+    found = swapped or get_close_matches(folded, alike, n=1, cutoff=0.75)
+    return alike[found[0]] if found else None
+
+
+def _folded(name: str) -> str:
+    return name.casefold().replace("-", "_").replace(" ", "_").replace(".", "_")
 
 
 def among(things: Sequence[object], *, of: int | None = None) -> str:

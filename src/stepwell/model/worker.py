@@ -27,6 +27,17 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
+class Unrecorded:
+    """Outcomes that a worker cannot record, since the database refuses its writes."""
+
+    outcomes: int
+    seconds: float
+    """For how long there have been any."""
+    why: str
+    """The error of the last refusal."""
+
+
+@dataclass(frozen=True, slots=True)
 class Vitals:
     """What a worker knows of itself: a sample to be, whose time is the database's."""
 
@@ -34,6 +45,7 @@ class Vitals:
     memory: int
     running: int
     claimed: int
+    unrecorded: Unrecorded | None = None
 
 
 @dataclass(frozen=True, slots=True)

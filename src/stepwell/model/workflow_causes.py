@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 
 from stepwell.model.facts import Cause, RunFacts, Surroundings, Why
-from stepwell.model.wording import ago, ahead, among, at
+from stepwell.model.wording import ago, ahead, among, at, near, times
 from stepwell.model.worker import WorkerInfo
 
 
@@ -15,15 +16,17 @@ def waits(run: RunFacts, around: Surroundings) -> list[Cause]:
         return [_blocked(run)]
     if run.kind != "workflow":
         return []
-    return [*_for_runs(around), *_for_signals(run, around), *_for_time(run, around)]
+    return [*_for_runs(around), *_for_signals(run, around), *_not_taken(run), *_for_time(run, around)]
 
 
 def _blocked(run: RunFacts) -> Cause:
     told = run.blocked or {}
+    since = f" since {at(datetime.fromisoformat(told['at']))}" if "at" in told else ""
     text = (
-        f"its code does not fit its history: where that has {told.get('recorded')} (event {told.get('idx')}), the code "
-        f"of version {told.get('version')} does {told.get('new')} ({told.get('line')}). It goes on by itself when a "
-        'worker with other code starts: bring the old code back, or guard the new with workflow.patched("…")'
+        f"its code does not fit its history{since}: where that has {told.get('recorded')} (event {told.get('idx')}), "
+        f"the code of version {told.get('version')} does {told.get('new')} ({told.get('line')}). It goes on "
+        "by itself when a worker with other code starts: bring the old code back, or guard the new with "
+        'workflow.patched("…")'
     )
     return Cause(Why.BLOCKED, text, {name: value for name, value in told.items() if name != "message"})
 
@@ -51,6 +54,22 @@ def _for_signals(run: RunFacts, around: Surroundings) -> Iterator[Cause]:
         quiet = "" if since is None else f" since {at(since)}, {ago(around.now - since)}"
         text = f"it waits for the signal {name!r}{quiet}: `stepwell signal {run.id} {name} JSON`"
         yield Cause(Why.WAITS_FOR_SIGNAL, text, {"signal": name, "since": since})
+
+
+def _not_taken(run: RunFacts) -> Iterator[Cause]:
+    if run.untaken:
+        facts = {"untaken": dict(run.untaken), "signals": list(run.signals)}
+        yield Cause(Why.SIGNAL_NOT_TAKEN, untaken_in_words(run.untaken, run.signals), facts)
+
+
+def untaken_in_words(untaken: Mapping[str, int], awaited: Sequence[str]) -> str:
+    """Signals that arrived and were not taken, beside those that are waited for."""
+    for name, count in untaken.items():
+        if (meant := near(name, awaited)) is not None:
+            return f"the signal {name!r} arrived {times(count)}, and it waits for {meant!r}: a typo?"
+    came = among([f"{name!r} {times(count)}" for name, count in untaken.items()])
+    instead = f"it waits for {among([repr(name) for name in awaited])}" if awaited else "it waits for no signal now"
+    return f"signals arrived that its code has not taken: {came}; {instead}"
 
 
 def _for_time(run: RunFacts, around: Surroundings) -> Iterator[Cause]:

@@ -8,13 +8,14 @@ takes less. It is told and cancelled in the same order of callbacks as a task of
 from __future__ import annotations
 
 import asyncio
+import inspect
 import warnings
 from collections.abc import Coroutine, Generator
 from contextvars import Context, copy_context
 from typing import Any, Generic, Protocol, TypeVar
 
 from stepwell.replay.called import Called
-from stepwell.replay.futures import EndsItself, MakesItsTask
+from stepwell.replay.futures import EndsItself, MakesItsTask, name_of_task
 from stepwell.replay.loop import Loop
 
 R = TypeVar("R")
@@ -40,7 +41,7 @@ class Callee(Protocol):
 class Calling(Coroutine[Any, Any, R], MakesItsTask, Generic[R]):
     """A call that was made. It begins when it is awaited, as that of an `async def` does."""
 
-    __slots__ = ("_args", "_begun", "_callee", "_inner", "_kwargs", "_replay")
+    __slots__ = ("_args", "_begun", "_callee", "_inner", "_kwargs", "_replay", "waits")
 
     def __init__(self, callee: Callee, replay: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._callee = callee
@@ -49,6 +50,8 @@ class Calling(Coroutine[Any, Any, R], MakesItsTask, Generic[R]):
         self._kwargs = kwargs
         self._begun = False
         self._inner: Coroutine[Any, Any, R] | None = None
+        self.waits = False
+        """Its task has issued it, and has not ended."""
 
     def __await__(self) -> Generator[Any, Any, R]:
         return self._coroutine().__await__()
@@ -64,11 +67,11 @@ class Calling(Coroutine[Any, Any, R], MakesItsTask, Generic[R]):
         if self._inner is not None:
             self._inner.close()
 
-    def make_task(self, loop: Loop, name: str | None, context: Context | None) -> CallTask[R]:
+    def make_task(self, loop: Loop, name: object, context: Context | None, *, eager: bool) -> CallTask[R]:
         if self._begun:
             raise RuntimeError(_AGAIN)
         self._begun = True
-        return CallTask(self, loop, name, context)
+        return CallTask(self, loop, name, context, eager=eager)
 
     def issue(self, by: Called | None = None) -> Called:
         return self._callee._issue(self._replay, self._args, self._kwargs, by)
@@ -87,6 +90,21 @@ class Calling(Coroutine[Any, Any, R], MakesItsTask, Generic[R]):
     async def _run(self) -> R:
         return self.decode(await self.issue())
 
+    cr_running = False  # with the next three, inspect.getcoroutinestate tells of it as of any coroutine
+
+    @property
+    def cr_suspended(self) -> bool:
+        inner: Any = self._inner
+        return self.waits if inner is None else inspect.getcoroutinestate(inner) == inspect.CORO_SUSPENDED
+
+    @property
+    def cr_frame(self) -> Any:
+        return getattr(self._inner, "cr_frame", None)
+
+    @property
+    def cr_await(self) -> Any:
+        return getattr(self._inner, "cr_await", None)
+
     def __repr__(self) -> str:
         return f"<call of {self._callee.name}>"
 
@@ -103,20 +121,22 @@ class CallTask(Called, EndsItself, Generic[R]):
     """
 
     __slots__ = (
-        "_asked", "_begun", "_calling", "_cancels", "_context", "_first_seq", "_log_destroy_pending", "_named", "_told",
+        "_asked", "_begun", "_calling", "_cancels", "_context", "_log_destroy_pending", "_named", "_told",
         "maker",
     )  # fmt: skip
     _cancelled = False
     _args = ()
 
-    def __init__(self, calling: Calling[R], loop: Loop, name: str | None, context: Context | None) -> None:
+    def __init__(
+        self, calling: Calling[R], loop: Loop, name: object, context: Context | None, *, eager: bool = False
+    ) -> None:
         self.seq = loop.next_seq()
         asyncio.Future.__init__(self, loop=loop)
         self.issuer = None
         self.maker = loop.current_task()
         self._calling = calling
         self._context = copy_context() if context is None else context
-        self._named, self._first_seq = name, loop.first_seq
+        self._named = loop.name_task(name)
         self._begun = False
         """It was issued, and is not answered."""
         self._told: bytes | BaseException | None = None
@@ -126,11 +146,15 @@ class CallTask(Called, EndsItself, Generic[R]):
         self._log_destroy_pending = True
         if REGISTERED:
             asyncio.tasks._register_task(self)  # type: ignore[arg-type]  # as one, for asyncio.all_tasks
-        loop.ready(self)
+        if eager:
+            self._context.run(self._callback)
+        else:
+            loop.ready(self)
 
     def _callback(self) -> None:
         """Its turn in the line has come."""
         told = self._told
+        self._calling.waits = False
         if self._asked:
             super(Called, self).cancel()
         elif told is None:
@@ -148,7 +172,7 @@ class CallTask(Called, EndsItself, Generic[R]):
     def _begin(self) -> None:
         try:
             self._calling.issue(self)
-            self._begun = True
+            self._begun = self._calling.waits = True
         except BaseException as error:
             self._fail(error)
         else:
@@ -190,6 +214,15 @@ class CallTask(Called, EndsItself, Generic[R]):
 
     # -- as a task
 
+    @property
+    def _must_cancel(self) -> bool:
+        return self._asked
+
+    @property
+    def _fut_waiter(self) -> asyncio.Future[Any] | None:
+        """What it waits for, as anyio asks: nothing before it is issued, and what is done once it was answered."""
+        return self if self._begun else None if self._told is None else _DONE
+
     def get_coro(self) -> Calling[R]:
         return self._calling
 
@@ -197,7 +230,7 @@ class CallTask(Called, EndsItself, Generic[R]):
         return self._context
 
     def get_name(self) -> str:
-        return self._named or f"task-{self.seq - self._first_seq}"
+        return name_of_task(self._named)
 
     def set_name(self, value: object) -> None:
         self._named = str(value)
@@ -214,3 +247,12 @@ class CallTask(Called, EndsItself, Generic[R]):
 
     def print_stack(self, *, limit: int | None = None, file: Any = None) -> None:
         print(repr(self), file=file)
+
+
+class _Done(asyncio.Future[Any]):
+    def done(self) -> bool:
+        return True
+
+
+_DONE = _Done.__new__(_Done)
+"""A future that belongs to no loop, and is done."""

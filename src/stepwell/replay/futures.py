@@ -24,25 +24,32 @@ class DurableFuture(asyncio.Future[T]):
 
 
 class DurableTask(asyncio.Task[T]):
-    """A task with the same hash in every replay."""
+    """A task with the same hash and the same name in every replay."""
 
-    def __init__(self, coro: Coroutine[Any, Any, T], *, loop: Any, name: str | None, context: Context | None) -> None:
+    def __init__(
+        self, coro: Coroutine[Any, Any, T], *, loop: Any, name: object, context: Context | None, eager: bool = False
+    ) -> None:
         self.seq: int = loop.next_seq()
         self.maker = loop.current_task()
         self.context = copy_context() if context is None else context
-        self._named = name
-        self._first_seq = loop.first_seq
-        super().__init__(coro, loop=loop, name="task", context=self.context)
+        self._named: str | int = loop.name_task(name)
+        more: dict[str, Any] = {"eager_start": True} if eager else {}
+        super().__init__(coro, loop=loop, name="task", context=self.context, **more)
 
     def get_name(self) -> str:
         """asyncio's own counts the tasks of a process: another name in each replay."""
-        return self._named or f"task-{self.seq - self._first_seq}"
+        return name_of_task(self._named)
 
     def set_name(self, value: object) -> None:
         self._named = str(value)
 
     def __hash__(self) -> int:
         return self.seq
+
+
+def name_of_task(named: str | int) -> str:
+    """The name that a task was given, or the one that asyncio makes of a number."""
+    return named if isinstance(named, str) else f"Task-{named}"
 
 
 class Soon(asyncio.Handle):
@@ -84,5 +91,5 @@ class MakesItsTask:
 
     __slots__ = ()
 
-    def make_task(self, loop: Any, name: str | None, context: Context | None) -> Any:
+    def make_task(self, loop: Any, name: object, context: Context | None, *, eager: bool) -> Any:
         raise NotImplementedError

@@ -15,19 +15,28 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import re
 import sys
 from asyncio import events
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager, suppress
-from contextvars import Context
+from contextvars import Context, copy_context
 from typing import Any, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from stepwell.model.errors import NotDurable
 from stepwell.replay import generators
 from stepwell.replay.closing import close_coroutine, close_generator
-from stepwell.replay.futures import DurableFuture, DurableTask, DurableTimer, EndsItself, MakesItsTask, Soon
+from stepwell.replay.futures import (
+    DurableFuture,
+    DurableTask,
+    DurableTimer,
+    EndsItself,
+    MakesItsTask,
+    Soon,
+    name_of_task,
+)
 from stepwell.replay.generators import Generator
 from stepwell.replay.guard import guarded
 from stepwell.replay.places import line_in, line_of_user
@@ -40,6 +49,13 @@ MANY = 1_000_000
 
 _TIMES = 100
 """How often code that is being ended may make other tasks, before those are left to themselves."""
+
+CAN_BE_EAGER = sys.version_info >= (3, 12)
+
+BARE: Any = (asyncio.Task, getattr(asyncio.tasks, "_PyTask", asyncio.Task))
+"""The classes of tasks that anyone may make without asking a loop."""
+
+_NUMBERED = re.compile(r"Task-\d+")
 
 _OF_A_THREAD = asyncio.wrap_future.__code__
 
@@ -75,6 +91,10 @@ GONE = _Gone()
 """Whoever is let go of must not be held in a circle: it would stay until circles are looked for, and that is seldom."""
 
 
+kept_by_task: list[MutableMapping[Any, Any]] = []
+"""What libraries keep for each task until its callbacks have run. Those of a task that is evicted never run: without
+its removal the task would be kept for ever."""
+
 Before = tuple[asyncio.AbstractEventLoop | None, bool, asyncio.Task[Any] | None]
 """Which loop ran here, whether garbage was collected, and in which task it was."""
 
@@ -89,6 +109,12 @@ class Loop(asyncio.AbstractEventLoop):
         self.seed(seed)
         self._tasks: dict[int, asyncio.Task[Any]] = {}
         self._tidy_at = 100
+        self._unnamed = 0
+        """How many tasks were made without a name."""
+        self._bare = 0
+        """How many bare futures and tasks have a number."""
+        self._may_be_eager = False
+        """Someone asked whether it runs: a bare task does that if it is to begin at once."""
         self._generators: WeakValueDictionary[int, Any] | None = None
         """Made for the first: hardly any workflow has one."""
         self._let_go: list[Generator] = []
@@ -102,6 +128,13 @@ class Loop(asyncio.AbstractEventLoop):
         """Callbacks that are run at a time, if not all there are: `run_until_idle` may leave more."""
         self.ran = 0
         """Whole stretches of them since the last event."""
+        self._scopes = 0
+        """How many cancel scopes of anyio's were made."""
+        self._tries: dict[int, int] = {}
+        """By the number of a cancel scope: how often it has tried again since the last event."""
+        self._held: list[asyncio.Handle] = []
+        """Handles that are run after the next event."""
+        self._forgotten: list[asyncio.Task[Any]] = []
 
     def seed(self, seed: int) -> None:
         """Sets hashes apart from those of other loops: there are sets of everyone's tasks. Their lowest bits count
@@ -196,8 +229,83 @@ class Loop(asyncio.AbstractEventLoop):
         self._seq += 1
         return self._seq
 
+    def name_task(self, name: object) -> str | int:
+        """The given name as text, as asyncio has it; without one the number of this task."""
+        if name is not None:
+            return str(name)
+        self._unnamed += 1
+        return self._unnamed
+
+    def asks(self) -> asyncio.Task[Any] | None:
+        """The task that asks for something now."""
+        task = asyncio.current_task(self)
+        if task.__class__ is not DurableTask and isinstance(task, BARE):
+            self._adopt(task, None)
+        return task
+
+    def _adopt(self, task: Any, context: Context | None) -> None:
+        """Take a task that was made without asking the loop, `asyncio.Task(coro, loop=loop)`, for one of its own."""
+        if isinstance(task, DurableTask) or hasattr(task, "_stepwell_seq"):
+            return
+        task._stepwell_seq = self._next_bare()
+        if CAN_BE_EAGER:
+            context = task.get_context()
+        task._stepwell_context = copy_context() if context is None else context
+        if _NUMBERED.fullmatch(task.get_name()):  # by asyncio, which counts the tasks of a process
+            task.set_name(name_of_task(self.name_task(None)))
+        self._add(-task._stepwell_seq, task)
+
+    def number(self, future: Any) -> None:
+        """Have an order among bare futures and bare tasks, which are hashed by address."""
+        if isinstance(future, BARE):
+            self._adopt(future, None)
+        elif not hasattr(future, "_stepwell_seq"):
+            future._stepwell_seq = self._next_bare()
+
+    def _next_bare(self) -> int:
+        self._bare += 1
+        return self._bare
+
+    def _add(self, key: int, task: asyncio.Task[Any]) -> None:
+        self._tasks[key] = task
+        if len(self._tasks) > self._tidy_at:
+            self._tasks = {seq: each for seq, each in self._tasks.items() if not each.done()}
+            self._tidy_at = 100 + 2 * len(self._tasks)
+
+    def _adopt_eager(self) -> None:
+        """Take also bare tasks that began at once, and have asked for nothing since: asyncio knows them."""
+        if not self._may_be_eager:
+            return
+        all_there: Any = getattr(asyncio.tasks, "_scheduled_tasks", None)
+        there = asyncio.all_tasks(self) if all_there is None else list(all_there)
+        bare = [each for each in there if isinstance(each, BARE) and each.get_loop() is self and not each.done()]
+        for task in sorted(bare, key=lambda each: (len(each.get_name()), each.get_name())):
+            self._adopt(task, None)
+
+    def next_scope(self) -> int:
+        self._scopes += 1
+        return self._scopes
+
+    def tries_again(self, scope: int, handle: asyncio.Handle, most: int) -> None:
+        """Hold this handle, the last in the line, until the next event if its scope has tried so often after this one:
+        more of it would change nothing."""
+        if not self.line or self.line[-1] is not handle:
+            return
+        tries = self._tries[scope] = self._tries.get(scope, 0) + 1
+        if tries > most:
+            self._held.append(self.line.pop())
+
+    def begin_event(self) -> None:
+        """Count anew what happens after an event, and run what was held until then, behind what the event woke."""
+        self.ran = 0
+        if self._tries:
+            self._tries.clear()
+            self.line.extend(self._held)
+            self._held.clear()
+
     def wind_up(self) -> list[asyncio.Task[Any]]:
         """As asyncio.run does: what is left ends with the workflow, and may clean up. Those to be waited for now."""
+        self._adopt_eager()
         left = self.tasks
         for task in left:
             task.cancel()
@@ -209,30 +317,42 @@ class Loop(asyncio.AbstractEventLoop):
         """Close all code where it stands. `finally` runs, as far as it awaits nothing; nothing is cancelled, as that
         is something that code may answer."""
         self.line.clear()
+        self._held.clear()
+        self._adopt_eager()
         if self.tasks or self.has_generators:
             self.call_soon(self._end_all)
             with suppress(NeverWaits):
                 self.run_until_idle(0.0)
-        self._tasks = {}  # those that had ended, too: they hold this loop
+        self._forget_tasks()  # those that had ended, too: they hold this loop
         if self._begun:
             # One that was neither closed nor has ended, held by an error perhaps, is still ours when it is let go of.
             alive = {id(each) for each in (self._generators or {}).values() if each.ag_frame is not None}
             generators.forget([identity for identity in self._begun if identity not in alive], self)
         self._closed = True
         self.driver = GONE
+        for states in kept_by_task:
+            for task in self._forgotten:
+                states.pop(task, None)
+        self._forgotten.clear()
+
+    def _forget_tasks(self) -> None:
+        if kept_by_task:
+            self._forgotten.extend(self._tasks.values())
+        self._tasks = {}
 
     def _end_all(self) -> None:
         suspended = self._take_suspended()
         for _ in range(_TIMES):  # what is ended may make others, and those again
             if not (tasks := self.tasks):
                 break
-            self._tasks = {}
+            self._forget_tasks()
             for task in tasks:
                 if isinstance(task, EndsItself):
                     task.end()
-                elif isinstance(task, DurableTask):
+                else:
                     task._log_destroy_pending = False  # type: ignore[attr-defined]  # asyncio's own
-                    task.context.run(self._end, task)
+                    context = task.context if isinstance(task, DurableTask) else task._stepwell_context  # type: ignore[attr-defined]  # see _adopt
+                    context.run(self._end, task)
         for generator in suspended:
             close_generator(generator)
             generators.forget([id(generator)], self)
@@ -285,6 +405,9 @@ class Loop(asyncio.AbstractEventLoop):
     ) -> asyncio.Handle:
         handle = Soon(callback, args, self, context)
         self.line.append(handle)
+        owner = getattr(callback, "__self__", None)
+        if owner.__class__ is not DurableTask and isinstance(owner, BARE):
+            self._adopt(owner, handle._context)
         return handle
 
     def call_later(  # type: ignore[override]
@@ -313,20 +436,21 @@ class Loop(asyncio.AbstractEventLoop):
     def create_future(self) -> DurableFuture[Any]:
         if sys._getframe(1).f_code is _OF_A_THREAD:
             raise NotDurable("threads", line_of_user())
+        if CAN_BE_EAGER:
+            self.asks()  # a bare task that began at once, perhaps
         return DurableFuture(loop=self)
 
     def create_task(
-        self, coro: Any, *, name: str | None = None, context: Context | None = None, **_more: Any
+        self, coro: Any, *, name: object = None, context: Context | None = None, eager_start: bool | None = None
     ) -> asyncio.Task[Any]:
+        if eager_start and not CAN_BE_EAGER:
+            raise TypeError("eager_start needs Python 3.12 or newer: leave it out, and the task begins in its turn")
         task: DurableTask[Any]
         if isinstance(coro, MakesItsTask):
-            task = coro.make_task(self, name, context)
+            task = coro.make_task(self, name, context, eager=bool(eager_start))
         else:
-            task = DurableTask(coro, loop=self, name=name, context=context)
-        self._tasks[task.seq] = task
-        if len(self._tasks) > self._tidy_at:
-            self._tasks = {seq: each for seq, each in self._tasks.items() if not each.done()}
-            self._tidy_at = 100 + 2 * len(self._tasks)
+            task = DurableTask(coro, loop=self, name=name, context=context, eager=bool(eager_start))
+        self._add(task.seq, task)
         return task
 
     def get_task_factory(self) -> None:
@@ -336,6 +460,7 @@ class Loop(asyncio.AbstractEventLoop):
     """Never. Every future asks when it is made: so, it does not take a call in Python to say so."""
 
     def is_running(self) -> bool:
+        self._may_be_eager = True
         return events._get_running_loop() is self
 
     def is_closed(self) -> bool:

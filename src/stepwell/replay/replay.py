@@ -31,7 +31,8 @@ from stepwell.replay.fitting import NOTHING_AHEAD, OF_STEPS, ends, fits, is_stra
 from stepwell.replay.futures import DurableTimer
 from stepwell.replay.loop import Loop, NeverWaits
 from stepwell.replay.places import line_of_user
-from stepwell.replay.rollback import Rollback
+from stepwell.replay.rollback import Rollback, undoing
+from stepwell.replay.scopes import order_scopes
 from stepwell.replay.signals import Receiving, Signals
 from stepwell.replay.timers import Timers, moment
 from stepwell.replay.updates import Updates
@@ -39,6 +40,7 @@ from stepwell.replay.updates import Updates
 __all__ = ["About", "Called", "Code", "ContinueAsNew", "Evicted", "Replay"]
 
 ordered.put_in_order()
+order_scopes()
 
 _AT_ONCE = frozenset({EventType.STATE_PUBLISHED, EventType.VERSION_MARKED})
 """Commands that nobody waits for: their line is the one that is run."""
@@ -81,6 +83,8 @@ class Replay:
         self._marked: set[str] = set()
         self.replaying = False
         self.evicting = False
+        self._gathers = False
+        """Timers were made ready, and the code has not run upon them."""
         self.cancel_requested = False
         self._main: asyncio.Task[bytes] | None = None
         self._leaving: list[asyncio.Task[Any]] = []
@@ -154,22 +158,30 @@ class Replay:
         self._steps |= {call.number: call for call in steps if not call.dropped}
 
     def waits_for(self) -> dict[str, Any]:
-        """What it waits for, for people."""
+        """What it waits for, and which signals it has not taken, for people."""
         names = {called.call.name or "" for called in self._calls.values()}
-        return {"runs": sorted(names), "signals": self._signals.awaited()}
+        told: dict[str, Any] = {"runs": sorted(names), "signals": self._signals.awaited()}
+        if untaken := self._signals.untaken():
+            told["untaken"] = untaken
+        return told
 
     # -- one event
 
     def _deliver(self, event: Event, more: Iterator[Event] | None = None) -> None:
         if self._issued or self.ended is not None:
             raise mismatch(self.about, event, self._issued[0] if self._issued else self.ended)
-        self._heard, self._told, self.loop.ran = self._number, event.idx, 0
+        self._heard, self._told = self._number, event.idx
         if event.at > self.now:
             self.now = event.at
         act = _ARRIVALS.get(event.type)
         if act is not None:  # else it is of a newer version, and nothing to do with the code
             act(self, event)
-            self._go_on(None if more is None else partial(self._deliver_next, act, more))
+            self.loop.begin_event()
+        if event.together:
+            self._gathers = True  # the code runs upon the next event
+        elif act is not None or self._gathers:
+            self._gathers = False
+            self._go_on(None if more is None or act is None else partial(self._deliver_next, act, more))
 
     def _deliver_next(self, act: Callable[[Replay, Event], None], more: Iterator[Event]) -> bool:
         """Whether there is another, of which it can be told at once."""
@@ -179,8 +191,9 @@ class Replay:
         event = next(more, None)
         if event is None:
             return False
-        self._heard, self._told, self.loop.ran = self._number, event.idx, 0
+        self._heard, self._told = self._number, event.idx
         act(self, event)
+        self.loop.begin_event()
         return True
 
     def _begin(self, event: Event) -> None:
@@ -243,8 +256,9 @@ class Replay:
         known = self._ahead.run_ids.get(number) if self.replaying else None
         start.id = run_id = RunId(known) if known else self._ids.id(number, self.now)
         start.node = str(number)
-        at = asyncio.current_task(self.loop) if by is None else by.maker
-        command = Command(type, number, start.terms.name, run_id, takes, start=start, line=at)
+        at = self.loop.asks() if by is None else by.maker
+        undoes = (self._rollback.under_way and undoing()) or None
+        command = Command(type, number, start.terms.name, run_id, takes, start=start, line=at, rollback=undoes)
         if not self.evicting:
             self._issued.append(command)
         if by is None:
@@ -257,7 +271,8 @@ class Replay:
     def step(self, step: Any, input: bytes) -> Called:
         """A step, awaited. Only its end is recorded."""
         number = self._number = self._number + 1
-        call = StepCall(number, step.name, step, input, asyncio.current_task(self.loop))
+        call = StepCall(number, step.name, step, input, self.loop.asks())
+        call.rollback = (self._rollback.under_way and undoing()) or None
         if not self.evicting:
             self._steps[number] = call
         called = self._calls[number] = Called(self.loop, call, self)
@@ -291,9 +306,8 @@ class Replay:
     def _issue(self, type: EventType, **details: Any) -> Command:
         """Of code that is being ended, nothing comes of it: it is left waiting, and ended there."""
         self._number += 1
-        command = Command(
-            type, self._number, line=line_of_user() if type in _AT_ONCE else asyncio.current_task(self.loop), **details
-        )
+        command = Command(type, self._number, line=line_of_user() if type in _AT_ONCE else self.loop.asks(), **details)
+        command.rollback = (self._rollback.under_way and undoing()) or None
         if not self.evicting:
             self._issued.append(command)
         return command

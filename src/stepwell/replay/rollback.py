@@ -3,11 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from stepwell.replay.code import ContinueAsNew, Evicted, continues
 from stepwell.replay.loop import GONE, Driver
+
+_undoing: ContextVar[bool] = ContextVar("undoing", default=False)
+"""Set while a compensation is run, for it and for the tasks that it makes."""
+
+
+def undoing() -> bool:
+    """Whether the code that asks is part of a compensation."""
+    return _undoing.get()
+
+
+@contextmanager
+def _marked() -> Iterator[None]:
+    _undoing.set(True)
+    try:
+        yield
+    finally:
+        _undoing.set(False)  # not reset: code that is evicted here is closed in another context
 
 
 class Rollback:
@@ -53,7 +72,8 @@ class Rollback:
             compensate = self._compensations.pop()
             _forget_cancels()
             try:
-                await compensate()
+                with _marked():
+                    await compensate()
             except Exception as failure:
                 failures.append(failure)
             except asyncio.CancelledError:

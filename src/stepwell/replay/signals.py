@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 from stepwell.replay.futures import DurableFuture, DurableTimer
 from stepwell.replay.loop import Loop
+
+MOST_NAMES = 20
+"""Names of untaken signals that are told to people."""
 
 
 class Receiving(DurableFuture[bytes]):
@@ -76,6 +80,11 @@ class Signals:
         """What nobody has waited for, in the order in which it came."""
         unread = sorted((place, name, value) for name, came in self._came.items() for place, value in came.items())
         return tuple((name, value) for _, name, value in unread) or None
+
+    def untaken(self) -> dict[str, int]:
+        """The names of signals that nobody has waited for, and how many came: of the first names that came so."""
+        left = ((name, len(came)) for name, came in self._came.items() if came)
+        return dict(islice(left, MOST_NAMES))
 
     def awaited(self) -> list[str]:
         return sorted(name for name, waiting in self._waiting.items() if waiting)

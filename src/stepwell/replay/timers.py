@@ -46,11 +46,20 @@ class Timers:
         timer = self._next()
         return None if timer is None else timer.when
 
-    def due_by(self, now: datetime) -> tuple[int, str | None] | None:
-        """The first that fires by this time: its number, and the signal whose wait it ends, if it does. Only the first:
-        what it wakes may cancel the next."""
-        timer = self._next()
-        return None if timer is None or timer.when is None or timer.when > now else (timer.number or 0, timer.name)
+    def due_by(self, now: datetime) -> list[tuple[int, str | None]]:
+        """The first moment by this time at which timers fire: the number of each, and the signal whose wait it ends, if
+        it does. They fire together, as in asyncio. Only of this moment: what they wake may cancel the next."""
+        first = self._next()
+        if first is None or first.when is None or first.when > now:
+            return []
+        together = []
+        while self._order and self._order[0][0] == first.when:
+            place = heappop(self._order)
+            if place[1] in self.pending:
+                together.append(place)
+        for place in together:
+            heappush(self._order, place)
+        return [(number, self.pending[number].command.name) for _, number in together]
 
     def _next(self) -> Command | None:
         """The command of the one that fires first."""

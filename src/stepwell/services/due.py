@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from uuid import UUID
 
 from stepwell.dispatch.base import Channel, Dispatch, tell_all
-from stepwell.engine import runs, workflows
+from stepwell.engine import ends, runs
 from stepwell.model.turn import Consequences
 from stepwell.services.service import Service
-from stepwell.store.pool import Database, Tx
+from stepwell.store.pool import Database
 
 BATCH = 1000
 LOOK = 5.0
@@ -58,21 +58,14 @@ class Due(Service):
             return look if wait is None else min(wait.total_seconds(), look)
         queues = await runs.due(self._database, limit=BATCH)
         self._dispatch.announce(Channel.PENDING, queues)
-        expired = await self._end(runs.expire) + await self._end(_overdue)
-        return 0.0 if queues or expired else 0.1
+        ended = await self._end(ends.expire) + await self._end(ends.fail_overdue)
+        return 0.0 if queues or ended else 0.1
 
     async def _end(self, end: Callable[..., Awaitable[list[UUID]]]) -> int:
-        """Those whose time is out, with all that follows from it."""
+        """End the runs whose time is out, with all that follows."""
         after = Consequences()
         async with self._database.transaction() as tx:
-            ended = await end(tx, limit=BATCH)
-            await workflows.ended_from_outside(tx, ended, after)
+            ended = await end(tx, after, limit=BATCH)
         after.finished = ended
         tell_all(self._dispatch, after)
         return len(ended)
-
-
-async def _overdue(tx: Tx, *, limit: int) -> list[UUID]:
-    if late := await runs.overdue_workflows(tx, limit=limit):
-        await workflows.lock_children(tx, late)
-    return await runs.overdue(tx, limit=limit)

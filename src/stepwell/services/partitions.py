@@ -9,7 +9,8 @@ from stepwell.services.service import Service
 from stepwell.store.pool import Database
 from stepwell.telemetry import log
 
-LOOK = 3600.0
+LOOK, SOON = 3600.0, 60.0
+"""Seconds between passes; the second after one that could not make a partition, because its table was in use."""
 BATCH = 1000
 NOT_OURS = (
     "this role does not own the tables: none is made for the days ahead, and none dropped when its time is past. "
@@ -42,12 +43,13 @@ class Partitions(Service):
             while await retention.forget_strays(self._database, self._keep, limit=BATCH) == BATCH:
                 pass
         if await retention.may_change_tables(self._database):
-            await self._change_tables()
-        else:
-            log.warning(NOT_OURS)
+            return LOOK if await self._change_tables() else SOON
+        log.warning(NOT_OURS)
         return LOOK
 
-    async def _change_tables(self) -> None:
-        await retention.make_partitions(self._database)
+    async def _change_tables(self) -> bool:
+        """Whether every partition was made."""
+        are_made = await retention.make_partitions(self._database)
         if self._keep is not None and (dropped := await retention.drop_old_days(self._database, self._keep)):
             log.info("dropped %s: kept for %s days", ", ".join(dropped), self._keep.days)
+        return are_made

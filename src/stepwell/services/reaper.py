@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from stepwell.dispatch.base import Channel, Dispatch, tell_all
+from stepwell.dispatch.base import Dispatch, tell_all
 from stepwell.engine import runs, settle, workers
 from stepwell.model.outcome import Failed
 from stepwell.model.run import Error, Reason
@@ -48,11 +48,10 @@ class Reaper(Service):
             # By the clock of the same transaction: no lease ends between the two looks, unseen by both.
             next_end = await workers.next_lease_end(tx)
             settled = await settle.apply(tx, settle.plan([(claim, LOST) for claim in lost]))
-        self._dispatch.announce(Channel.PENDING, {*settled.wakes, *(claim.queue for claim in lost if claim.limited)})
-        if settled.soonest is not None:
-            self._dispatch.announce(Channel.SCHEDULED, [f"{settled.soonest.total_seconds():.3f}"])
-        self._dispatch.announce(Channel.FINISHED, [run_id.hex for run_id in settled.finished])
-        tell_all(self._dispatch, settled.beyond)
+        after = settled.after
+        after.wakes |= {claim.queue for claim in lost if claim.limited}
+        after.finished = [*after.finished, *settled.finished]
+        tell_all(self._dispatch, after)
         if lost:
             log.warning("reaped %d claims of lost workers", len(lost))
             self._telemetry.tell("reaper.reaped", claims=lost)

@@ -55,6 +55,11 @@ def ensure(home: Path, *, linger: float = 2.0, timeout: float = 60.0) -> Embedde
         raise
 
 
+def exists(home: Path) -> bool:
+    """Whether there is an embedded database in this home, running or not."""
+    return (home / "server.json").exists() or any(home.glob("data-*"))
+
+
 def _make_home(home: Path) -> Path:
     home = home.absolute()
     try:

@@ -28,6 +28,8 @@ class _Details(msgspec.Struct, omit_defaults=True):
     version: str | None = None
     id: UUID | None = None
     more: bool | None = None
+    together: bool | None = None
+    rollback: bool | None = None
 
 
 class _Call(msgspec.Struct, omit_defaults=True):
@@ -56,16 +58,18 @@ _decode = msgspec.json.Decoder(_Details).decode
 
 def details(event: Event) -> bytes:
     """What is stored of an event beside its place, type and time."""
-    if event.type is EventType.STEP_COMPLETED and event.more is None and event.value is not None:
+    plain = event.more is None and event.rollback is None
+    if event.type is EventType.STEP_COMPLETED and plain and event.value is not None:
         # There are more of these than of all others.
         return b'{"command":%d,"name":%b,"value":%b}' % (event.command or 0, _name(event.name), event.value)
-    if event.type is EventType.TASK_SCHEDULED and event.more is None:
+    if event.type is EventType.TASK_SCHEDULED and plain:
         return _encode(_Call(event.command, event.name, event.run_id, event.takes))
     if event.type is EventType.TASK_COMPLETED and event.value is not None and event.id is None:
         return _encode(_Return(event.command, event.run_id, msgspec.Raw(event.value), event.attempt))
     packed = _Details(
         event.command, event.name, event.run_id, event.takes, state=event.state, attempt=event.attempt,
         when=event.when, version=event.version, id=event.id, more=event.more,
+        together=event.together, rollback=event.rollback,
     )  # fmt: skip
     if event.value is not None:
         packed.value = msgspec.Raw(event.value)
@@ -92,7 +96,7 @@ def made(idx: int, type: str, at: datetime, data: bytes) -> Event:
         bytes(has.value) or None, rows.error(bytes(has.error) or None),
         has.state, has.attempt, has.when,
         None if has.signals is None else tuple((name, bytes(value)) for name, value in has.signals),
-        has.version, has.id, has.more,
+        has.version, has.id, has.more, has.together, has.rollback,
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
-from stepwell.model.errors import WrongUse
+from stepwell.model.errors import Unavailable, WrongUse
 from stepwell.store.connections import PARTING, Connection, Connections
 from stepwell.store.pool import ANSWER, Database, reaching
 from stepwell.store.sessions import KEPT_ALIVE, kept
@@ -102,6 +102,8 @@ class Lending:
         with reaching():
             connection = await self._next()
             try:
+                if _takes_no_writes(connection):
+                    raise Unavailable("the server of this connection takes no writes any more")
                 lent = Lent(connection, connection.transaction())
                 async with asyncio.timeout(ANSWER):
                     await lent.transaction.start()
@@ -182,10 +184,14 @@ class Lending:
 
     async def _open(self, settings: dict[str, str]) -> Connection:
         # Behind a pooler no statement has a name: the next transaction may find itself in another session.
-        return await asyncpg.connect(
-            self._database.dsn,
-            timeout=10,
+        return await self._database.address.connect(
             server_settings=settings,
             statement_cache_size=0 if self._database.is_pooled else 100,
             connection_class=Plain,
         )
+
+
+def _takes_no_writes(connection: Connection) -> bool:
+    """Whether the server has said, as Postgres does from 14 on, that it is no longer the primary."""
+    told = connection.get_settings()
+    return "on" in (getattr(told, "in_hot_standby", "off"), getattr(told, "default_transaction_read_only", "off"))

@@ -15,7 +15,8 @@ from typing import Any, Literal, Protocol
 
 import asyncpg
 
-from stepwell.model.errors import Unavailable
+from stepwell.model.errors import NotEncodable, Unavailable
+from stepwell.store.address import Address
 from stepwell.store.connections import Connection, Connections, Share
 from stepwell.store.sessions import Sessions, kept
 from stepwell.store.statements import Statements, load
@@ -45,6 +46,10 @@ _TAKEN_BACK = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 # The driver heard the server's farewell, or its pooler's, and not yet that the line is dead; or the server is a replica
 # now, and another is the primary: whoever asks again needs another line.
 _DEAD_LINE = (asyncpg.InternalClientError, asyncpg.PostgresConnectionError, asyncpg.ReadOnlySQLTransactionError)
+# The data of a statement cannot be stored, whoever tries: SQLSTATE class 22, or more than any field can hold.
+_OF_DATA = (asyncpg.DataError, asyncpg.ProgramLimitExceededError, NotEncodable)
+# Text that Postgres stores nowhere, as one of its types or as part of JSON; or that the driver cannot even send.
+_NO_TEXT = (asyncpg.CharacterNotInRepertoireError, asyncpg.UntranslatableCharacterError)
 _TRIES = 5
 ANSWER = 30.0
 """Seconds to wait for an answer: a connection that is half open never gives one."""
@@ -102,10 +107,11 @@ class Database:
 
     def __init__(self, dsn: str, schema: str, *, size: int = 10, pooler: bool | None = None) -> None:
         """`pooler`: whether a pooler lends sessions for a transaction only; None, the first connection finds out."""
-        self.dsn = dsn
+        self.address = Address(dsn)
+        self.dsn = self.address.dsn
         self.schema = schema
         self.statements = load(schema)
-        self._sessions = Sessions(dsn, pooler=pooler)
+        self._sessions = Sessions(self.address, pooler=pooler)
         self._size = size
         self._connections: Connections | Share | None = None
 
@@ -178,7 +184,7 @@ class Database:
                     raise
                 with kept(connection):
                     await transaction.commit()
-            except TimeoutError as error:
+            except (TimeoutError, asyncpg.ReadOnlySQLTransactionError) as error:
                 _suspect(connections, error)
                 raise
             finally:
@@ -202,9 +208,16 @@ class Database:
 
 
 def _suspect(connections: Connections | Share, error: BaseException) -> None:
-    """Where one waited for its answer in vain, what lay idle all the while would only make the next one wait, too."""
+    """Hang up idle connections that share what made this one useless.
+
+    Where one waited for its answer in vain, what lay idle all the while would only make the next one wait, too. A
+    server that takes no writes is no longer the primary: none of the connections that lead to it is of use.
+    """
+    now = asyncio.get_running_loop().time()
     if isinstance(error, TimeoutError):
-        connections.forget_idle(asyncio.get_running_loop().time() - ANSWER)
+        connections.forget_idle(now - ANSWER)
+    elif isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+        connections.forget_idle(now)
 
 
 async def _roll_back(connection: Connection, transaction: asyncpg.transaction.Transaction) -> None:
@@ -224,6 +237,14 @@ class reaching:
             if isinstance(error, asyncpg.InterfaceError) and not _connection_is_gone(error):
                 return
             raise Unavailable(f"{type(error).__name__}: {error}".strip(": ")) from error
+        if isinstance(error, _NO_TEXT) or (type(error) is asyncpg.DataError and "utf-8" in str(error)):
+            raise NotEncodable("a text of this call", "it has a NUL character, or half of a surrogate pair") from error
+
+
+def is_of_data(error: BaseException) -> bool:
+    """Whether the data of a statement is to blame for its error. Any other error may pass."""
+    # The driver has a class of its own, of which both are bases, for a value that it cannot send.
+    return isinstance(error, _OF_DATA) or (isinstance(error, asyncpg.InterfaceError) and isinstance(error, ValueError))
 
 
 def _connection_is_gone(error: asyncpg.InterfaceError) -> bool:

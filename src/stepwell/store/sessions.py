@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
+from stepwell.store.address import Address
 from stepwell.store.connections import Connection
 from stepwell.store.types_known import Knowing
 
@@ -47,7 +48,6 @@ _TRANSACTION = {
     name: value for name, value in SESSION.items() if name not in {"jit", "plan_cache_mode", *KEPT_ALIVE}
 } | {"jit_above_cost": "-1"}
 _NAME = {"application_name": "stepwell"}
-_REACH = 10.0
 _DESCRIBED = 500
 _WHO_ANSWERS = "select pg_backend_pid()"
 
@@ -58,8 +58,8 @@ if TYPE_CHECKING:
 class Sessions:
     """Opens connections to one database. Whether there is a pooler the first one finds out, unless it is said."""
 
-    def __init__(self, dsn: str, *, pooler: bool | None) -> None:
-        self._dsn = dsn
+    def __init__(self, address: Address, *, pooler: bool | None) -> None:
+        self._address = address
         self.is_pooled = pooler
         self._are_told_later = False
         """Of a pooler that lends whole sessions: they are like direct ones, once begun."""
@@ -100,17 +100,15 @@ class Sessions:
         return connection
 
     async def _through_pooler(self, settings: dict[str, str], answer: float | None) -> Connection:
-        connection = await asyncpg.connect(
-            self._dsn, timeout=_REACH, command_timeout=answer, server_settings=_NAME,
-            statement_cache_size=0, connection_class=Pooled,
-        )  # fmt: skip
+        connection = await self._address.connect(
+            command_timeout=answer, server_settings=_NAME, statement_cache_size=0, connection_class=Pooled
+        )
+        assert isinstance(connection, Pooled)  # by its class
         connection.told = _told("set local", _TRANSACTION | settings)
         return connection
 
     async def _connect(self, settings: dict[str, str], answer: float | None) -> Connection:
-        return await asyncpg.connect(
-            self._dsn, timeout=_REACH, command_timeout=answer, server_settings=settings, connection_class=Knowing
-        )
+        return await self._address.connect(command_timeout=answer, server_settings=settings, connection_class=Knowing)
 
 
 class Pooled(Knowing):
@@ -144,6 +142,13 @@ class Pooled(Knowing):
             raise
         await self.execute("COMMIT;", timeout=timeout)
         return rows
+
+    async def fetchval(self, query: str, *args: Any, column: int = 0, timeout: float | None = None) -> Any:
+        """The driver asks so whether a server is a standby, before anybody else has the connection."""
+        if self.told:
+            return await super().fetchval(query, *args, column=column, timeout=timeout)
+        rows = await self.fetch(query, *args, timeout=timeout)
+        return rows[0][column] if rows else None
 
     async def _ask(self, query: str, args: tuple[object, ...], timeout: float | None, record_class: Any) -> list[Any]:
         """In one round trip: its types were described once, and its text is parsed by whichever session answers."""

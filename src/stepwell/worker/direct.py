@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Container, Mapping, Sequence, Set
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Container, Iterator, Mapping, Sequence, Set
+from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from uuid import UUID
 
 from stepwell.dispatch.base import WE, WHO, Channel, Dispatch
-from stepwell.engine import checkpoints, claimed, held, lone, notes, runs, settle, turns, workers, workflows
+from stepwell.engine import checkpoints, ends, held, notes, runs, settle, turns, workers, workflows
+from stepwell.engine.ends import Ending
 from stepwell.engine.settle import Settled
 from stepwell.engine.workers import Identity
 from stepwell.model.errors import ClaimLost
@@ -18,12 +19,14 @@ from stepwell.model.ids import ClaimId, RunId
 from stepwell.model.notes import LineNote, Saved, StepNote
 from stepwell.model.pins import claim_name
 from stepwell.model.run import Claim, Claimed, ClaimedLimited, Exchanged, Order, Wanted
+from stepwell.model.states import State
 from stepwell.model.turn import Advance, Advanced, Consequences, News, Written
+from stepwell.model.word import Word
 from stepwell.model.worker import Vitals
 from stepwell.store.lent import Lending
-from stepwell.store.pool import Database, Transaction, Tx, reaching
+from stepwell.store.pool import Database, Transaction, Tx, is_of_data, reaching
 from stepwell.worker.lent import LentTx
-from stepwell.worker.link import Completion, Hold, Settlement
+from stepwell.worker.link import Completion, DataRefused, Hold, Settlement
 
 AWAITED = 15.0
 """Seconds for which finished runs are announced after someone last said to be waiting for any."""
@@ -82,34 +85,37 @@ class DirectLink:
                 self._database, completed, order, worker=self._identity.id, names=self._names, word=word
             )
         else:
-            exchanged = await lone.complete(self._database, completed, word)
+            exchanged = await self._complete(completed, word)
         if not exchanged.said:
             self._dispatch.announce(Channel.FINISHED, finished)
         self._announce_slots([claim for claim, _ in completed])
         return exchanged
 
+    async def _complete(self, completed: Sequence[Completion], word: Word | None) -> Exchanged:
+        """An exchange in which nothing is claimed."""
+        endings = [Ending(claim, State.COMPLETED, outcome.result) for claim, outcome in completed]
+        ended = await ends.end(self._database, endings, Consequences(), word=word)
+        return Exchanged([], {claim.id for claim, _ in completed} - ended.moved, ended.said)
+
     async def settle(self, settlements: Sequence[Settlement], *, repeated: bool) -> set[RunId]:
-        batches = settle.plan(settlements)
-        if len(batches) == 1 and not batches[0].parts:
-            settled = await settle.apply(self._database, batches)
-        else:
-            async with self._database.transaction() as tx:
-                settled = await settle.apply(tx, batches)
+        planned = settle.plan(settlements)
+        with _blaming_data():
+            if planned.is_one_statement:
+                settled = await settle.apply(self._database, planned)
+            else:
+                async with self._database.transaction() as tx:
+                    settled = await settle.apply(tx, planned)
         lost = [claim for claim, _ in settlements if claim.id not in settled.moved]
         if lost and repeated:
-            ours = await held.already_settled(self._database, lost, settled.beyond)
+            ours = await held.already_settled(self._database, lost, settled.after)
             settled.finished += [claim.id for claim in lost if claim.id in ours]
-            settled.wakes |= settled.beyond.wakes
             lost = [claim for claim in lost if claim.id not in ours]
         self._follow([claim for claim, _ in settlements], settled)
         return {claim.id for claim in lost}
 
     def _follow(self, claims: Sequence[Claim], settled: Settled) -> None:
         """Announce all that follows from these claims' outcomes, after their commit."""
-        self._tell(settled.beyond)
-        self._dispatch.announce(Channel.PENDING, settled.wakes)
-        if settled.soonest is not None:
-            self._dispatch.announce(Channel.SCHEDULED, [f"{settled.soonest.total_seconds():.3f}"])
+        self._tell(settled.after)
         self._announce_finished(settled.finished)
         self._announce_slots(claims)
 
@@ -138,7 +144,8 @@ class DirectLink:
         return await workflows.history(self._database, run_id, after=after)
 
     async def record(self, advances: Sequence[Advance]) -> Mapping[UUID, Advanced]:
-        return await turns.record(self._database, advances)
+        with _blaming_data():
+            return await turns.record(self._database, advances)
 
     async def advance(self, advances: Sequence[Advance], claim_id: ClaimId) -> Written:
         written = Consequences()
@@ -148,13 +155,14 @@ class DirectLink:
             await self._settle_children([child for each in advances for child in each.children], tx)
             written = await turns.advance(tx, advances, worker=self._identity.id, claim_id=claim_id)
 
-        if advances[0].tx is not None:
-            await advances[0].tx.record(write)
-        elif _take_one_statement(advances):
-            await write(self._database)
-        else:
-            async with self._database.transaction() as tx:
-                await write(tx)
+        with _blaming_data():
+            if advances[0].tx is not None:
+                await advances[0].tx.record(write)
+            elif _take_one_statement(advances):
+                await write(self._database)
+            else:
+                async with self._database.transaction() as tx:
+                    await write(tx)
         children = [claim for each in advances for claim, _ in each.children]
         if len(children) <= FEW:
             written.finished = [*written.finished, *(claim.id for claim in children)]
@@ -176,23 +184,21 @@ class DirectLink:
         """Runs whose end is known to the turn that this transaction advances."""
         if not children:
             return
-        lost = await claimed.complete_parts(tx, [each for each in children if each[0].usage is None])
-        if measured := [each for each in children if each[0].usage is not None]:
-            settled = await settle.apply(tx, settle.plan(measured, told=True))
-            lost |= {claim.id for claim, _ in measured} - settled.moved
-        for claim, _ in children if lost else ():
-            if claim.id in lost:
-                raise ClaimLost(claim.id, claim.attempt)
+        settled = await settle.apply(tx, settle.plan(children), told=True)
+        if len(settled.moved) < len(children):
+            lost = next(claim for claim, _ in children if claim.id not in settled.moved)
+            raise ClaimLost(lost.id, lost.attempt)
 
     def _tell(self, written: Consequences) -> None:
-        if not (written.wakes or written.finished or written.cancelled or written.heard):
-            return
+        if written.soonest is not None:
+            self._dispatch.announce(Channel.SCHEDULED, [f"{written.soonest.total_seconds():.3f}"])
         self._dispatch.announce(Channel.PENDING, written.wakes)
         self._dispatch.announce(Channel.CANCELLED, [run_id.hex for run_id in written.cancelled])
         self._announce_finished([RunId(run_id) for run_id in (*written.finished, *written.cancelled)])
-        # A turn of this worker hears of it at once: an announcement takes a round trip, and gathers in a burst.
-        heard = {run_id.hex for run_id in written.heard}
-        self._dispatch.announce(Channel.ARRIVED, heard - self._arrived(heard))
+        if written.heard:
+            # A turn of this worker hears of it at once: an announcement takes a round trip, and gathers in a burst.
+            heard = {run_id.hex for run_id in written.heard}
+            self._dispatch.announce(Channel.ARRIVED, heard - self._arrived(heard))
 
     async def note(self, steps: Sequence[StepNote], lines: Sequence[LineNote]) -> None:
         await notes.write(self._database, steps, lines)
@@ -284,6 +290,17 @@ class DirectLink:
     @property
     def queues(self) -> Sequence[str] | None:
         return self._identity.queues
+
+
+@contextmanager
+def _blaming_data() -> Iterator[None]:
+    """Tell the errors of the data that is written from those that may pass."""
+    try:
+        yield
+    except Exception as error:
+        if is_of_data(error):
+            raise DataRefused(error) from error
+        raise
 
 
 def _take_one_statement(advances: Sequence[Advance]) -> bool:

@@ -187,5 +187,5 @@ def _last_shown(events: Sequence[Event]) -> bytes | None:
 def _recorded(command: Command, idx: int, at: datetime) -> Event:
     return Event(
         idx, command.type, at, command.number, command.name, command.run_id, command.takes, command.value,
-        command.error, when=command.when,
+        command.error, when=command.when, rollback=command.rollback,
     )  # fmt: skip

@@ -101,16 +101,17 @@ class Inbox:
                 self._draft.deliver(event, arrived=event.idx)
 
     def _fire(self) -> bool:
-        """Fire timers in the order of their time: what one wakes may cancel the next. Return whether arrivals are to be
-        looked for before one can fire."""
+        """Fire timers in the order of their time: what those of one moment wake may cancel the next. Return whether
+        arrivals are to be looked for before one can fire."""
         replay = self._replay
         while self._draft.listens and (due := replay.timers.due) is not None:
-            first = replay.timers.due_by(self.now())
-            if first is None:
+            moment = replay.timers.due_by(self.now())
+            if not moment:
                 return False
             if due > self.looked_at:
                 return True
-            number, signal = first
-            type = EventType.TIMER_FIRED if signal is None else EventType.SIGNAL_TIMED_OUT
-            self._draft.deliver(Event(0, type, self.now(), number, signal))
+            now = self.now()
+            for place, (number, signal) in enumerate(moment, 1):
+                type = EventType.TIMER_FIRED if signal is None else EventType.SIGNAL_TIMED_OUT
+                self._draft.deliver(Event(0, type, now, number, signal, together=place < len(moment) or None))
         return False

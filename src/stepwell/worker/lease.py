@@ -18,6 +18,7 @@ from contextlib import AsyncExitStack
 from datetime import timedelta
 
 from stepwell.model.errors import Unavailable
+from stepwell.model.worker import Unrecorded
 from stepwell.telemetry import log
 from stepwell.worker.link import Hold, Link
 from stepwell.worker.pulse import Pulse
@@ -32,12 +33,13 @@ _RENEW, _CONNECT = 0.5, 5.0
 SAMPLE, _NO_SAMPLE = 5.0, 60.0
 """Seconds between samples; the second after one that failed."""
 
-Load = Callable[[], tuple[int, int]]
-"""How many claims are held, and how many there were so far. Asked from the lease's thread."""
+Load = Callable[[], tuple[int, int, Unrecorded | None]]
+"""How many claims are held, how many there were so far, and which outcomes cannot be recorded. Asked from the lease's
+thread."""
 
 
-def nothing() -> tuple[int, int]:
-    return 0, 0
+def nothing() -> tuple[int, int, None]:
+    return 0, 0, None
 
 
 class Lease:
@@ -164,9 +166,9 @@ class Lease:
             return True
         self._sample_at = now + SAMPLE
         try:
-            running, claimed = self._load()
+            running, claimed, unrecorded = self._load()
             async with asyncio.timeout(_RENEW):
-                await hold.sample(self._meter.read(running=running, claimed=claimed))
+                await hold.sample(self._meter.read(running=running, claimed=claimed, unrecorded=unrecorded))
         except Exception as error:
             self._sample_at = now + _NO_SAMPLE
             log.info("no sample for the next %g s: %s", _NO_SAMPLE, error or type(error).__name__)

@@ -17,8 +17,9 @@ from stepwell.model.ids import RunId
 from stepwell.model.outcome import Completed, CompletedWithin, Failed, Outcome, Released, Waiting
 from stepwell.model.run import Claim, Error, Reason
 from stepwell.telemetry import Telemetry, log
-from stepwell.worker.link import Completion, Link, Settlement
+from stepwell.worker.link import Completion, DataRefused, Link, NotRecorded, Settlement
 from stepwell.worker.run_task import failed
+from stepwell.worker.unrecorded import MOST, Refusals, why
 
 GROUP = 500
 HEAVY, LOAD = 64 * 1024, 8 * 1024 * 1024
@@ -28,7 +29,7 @@ ASIDE = 1.0
 
 
 class Refused(Failed):
-    """In place of an outcome that the database will not take, for a reason that will not pass."""
+    """In place of an outcome whose data the database will not take."""
 
     __slots__ = ()
 
@@ -43,12 +44,16 @@ class Ledger:
         """Every claim that was heard of and is not settled yet."""
         self.alone: set[Claim] = set()
         """Those of them that must be alone. Until they are settled: a death before that takes the outcome along."""
+        self.refusals = Refusals()
+        """Outcomes and writes that the database refused, and that are tried again."""
         self._completed: deque[Completion] = deque()
         self._waiting: deque[Settlement] = deque()
         self._returned: deque[Sequence[Settlement]] = deque()
         self._recordings: set[asyncio.Task[None]] = set()
         self._aside: set[Claim] = set()
         """Those whose run someone else holds locked: they wait for that, and nobody waits for them."""
+        self._put_off: dict[float, list[Settlement]] = {}
+        """Outcomes that were refused for a reason that may pass, by the seconds until they are tried again."""
         self._is_running = False
         self._unsettled = 0
         self._exchanging = True
@@ -137,7 +142,9 @@ class Ledger:
     def written(self, group: Sequence[Settlement], lost: Collection[RunId] = ()) -> None:
         """Forget these: the tables have their outcomes, or have refused them. Turns write ends of their children."""
         if group:
-            self.forget([claim for claim, _ in group])
+            claims = [claim for claim, _ in group]
+            self.refusals.forget_all(claims)
+            self.forget(claims)
             self._telemetry.tell("worker.settled", settlements=group, lost=lost)
 
     async def drained(self) -> None:
@@ -189,6 +196,10 @@ class Ledger:
             log.warning("the transaction of %s %s lost its answer: %s", claim.name, claim.id, error)
             self.returned([(claim, await self._looked_up(claim, outcome, error))])
             return
+        except NotRecorded as error:
+            # All that the body wrote is rolled back, and it is not to blame: another attempt does it again.
+            self._try_later(claim, Released(), error.cause, before=claim.attempt - 1)
+            return
         except Exception as error:
             self._waiting.append((claim, failed(error)))
             self._stirred.set()
@@ -204,14 +215,16 @@ class Ledger:
         while True:
             try:
                 held = await self._link.held([claim.claim_id])
-            except Unavailable:
+            except Exception as looking:
+                log.warning("it cannot be looked up yet: %s", why(looking))
                 await asyncio.sleep(pause)
-                pause = min(pause * 2, 1.0)
+                pause = min(pause * 2, MOST)
             else:
                 return failed(error) if claim.fence in {each.fence for each in held} else Completed(outcome.result)
 
     async def _settle(self, group: Sequence[Settlement], *, repeated: bool = False) -> None:
-        """Settle a group, for as long as it takes. If it is refused as a whole, one by one."""
+        """Settle a group, for as long as it takes. If it is refused as a whole, one by one: what is still refused then
+        is tried again later."""
         pause = 0.05
         while True:
             try:
@@ -251,10 +264,21 @@ class Ledger:
                 await self._settle([each], repeated=True)
             return
         ((claim, outcome),) = group
-        log.error("the outcome of %s %s cannot be stored: %s", claim.name, claim.id, cause)
-        if isinstance(outcome, Released | Refused):
-            # There is nothing of the user's in it: the fault is ours or the schema's.
-            self._waiting.append((claim, outcome))
-            raise cause
-        error = Error(type(cause).__name__, f"the outcome cannot be stored: {cause}", Reason.GAVE_UP)
-        await self._settle([(claim, Refused(error))], repeated=True)
+        if isinstance(cause, DataRefused) and not isinstance(outcome, Released | Refused):
+            log.error("the outcome of %s %s cannot be stored: %s", claim.name, claim.id, why(cause.cause))
+            error = Error(type(cause.cause).__name__, f"the outcome cannot be stored: {cause}", Reason.GAVE_UP)
+            await self._settle([(claim, Refused(error))], repeated=True)
+        else:
+            self._try_later(claim, outcome, cause)
+
+    def _try_later(self, claim: Claim, outcome: Outcome, cause: Exception, *, before: int = 0) -> None:
+        """The fault is ours or the schema's, and nobody's run has to pay for it: the claim is kept meanwhile."""
+        pause = self.refusals.add(claim, cause, before=before)
+        together = self._put_off.setdefault(pause, [])
+        if not together:
+            log.error(
+                "the outcome of %s %s cannot be recorded, and is tried again in %g s: %s",
+                claim.name, claim.id, pause, why(cause),
+            )  # fmt: skip
+            asyncio.get_running_loop().call_later(pause, lambda: self.returned(self._put_off.pop(pause)))
+        together.append((claim, outcome))

@@ -7,14 +7,15 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from stepwell.engine import settle
-from stepwell.model.errors import ClaimLost, Unavailable, WrongUse
+from stepwell.model.errors import ClaimLost, StepwellError, Unavailable, WrongUse
 from stepwell.model.outcome import Completed
 from stepwell.model.run import Claim
 from stepwell.store.borrowed import borrow
 from stepwell.store.lent import Lending, Lent
-from stepwell.store.pool import ANSWER, Tx, reaching
+from stepwell.store.pool import ANSWER, Tx, is_of_data, reaching
 from stepwell.store.sessions import PLAN_AS_OURS, kept
 from stepwell.store.statements import Statements
+from stepwell.worker.link import NotRecorded
 
 
 class LentTx:
@@ -90,6 +91,18 @@ class LentTx:
             self._refuse_if_ended(lent)
             async with asyncio.timeout(ANSWER):
                 await lent.connection.execute(PLAN_AS_OURS)
-                await write(borrow(lent.connection, self._statements))
+                await self._write(lent, write)
                 with kept(lent.connection):
                     await lent.transaction.commit()
+
+    async def _write(self, lent: Lent, write: Callable[[Tx], Awaitable[None]]) -> None:
+        """What is ours in the body's transaction: the rest of it, and its commit, are the body's own."""
+        try:
+            with reaching():
+                await write(borrow(lent.connection, self._statements))
+        except (StepwellError, TimeoutError):
+            raise
+        except Exception as error:
+            if is_of_data(error):
+                raise
+            raise NotRecorded(error) from error

@@ -20,6 +20,22 @@ Settlement = tuple[Claim, Outcome]
 Completion = tuple[Claim, Completed]
 
 
+class DataRefused(Exception):
+    """A write that the database refuses for the data in it: to repeat it is of no use."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+class NotRecorded(Exception):
+    """A write of ours that failed in a body's own transaction, and took it back: the body is not to blame."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
 class Hold(Protocol):
     """A way to keep the lease, on a connection that does nothing else."""
 
@@ -51,7 +67,8 @@ class Link(Protocol):
         ...
 
     async def settle(self, settlements: Sequence[Settlement], *, repeated: bool) -> set[RunId]:
-        """Record how attempts ended, all of them in one transaction; those whose claim was lost.
+        """Record how attempts ended, all of them in one transaction; those whose claim was lost. Raises DataRefused if
+        one of them can never be recorded as it is.
 
         `repeated` says that an earlier try lost its answer: a lost claim is then looked up before it is
         believed, since that try may have settled it.
@@ -71,12 +88,14 @@ class Link(Protocol):
         ...
 
     async def record(self, advances: Sequence[Advance]) -> Mapping[UUID, Advanced]:
-        """running: what turns wrote that only record something. An id that is missing has lost its claim."""
+        """running: what turns wrote that only record something. An id that is missing has lost its claim. DataRefused
+        as `settle`."""
         ...
 
     async def advance(self, advances: Sequence[Advance], claim_id: ClaimId) -> Written:
         """Write what turns wrote, in one transaction. ClaimLost, and nothing is written, if one of those that move
-        others with them has lost its claim, or one of those."""
+        others with them has lost its claim, or one of those. DataRefused as `settle`, and NotRecorded if the
+        transaction is a step's own."""
         ...
 
     async def note(self, steps: Sequence[StepNote], lines: Sequence[LineNote]) -> None:

@@ -66,11 +66,15 @@ class UnderWay(Struct, eq=False):
         """The end of the step, as the history has it."""
         call, error = self.call, self.error
         if self.done is not None:
-            return Event(0, EventType.STEP_COMPLETED, at, call.number, call.name, value=self.done[0])
+            return Event(
+                0, EventType.STEP_COMPLETED, at, call.number, call.name, value=self.done[0], rollback=call.rollback
+            )
         if error is None or isinstance(error, asyncio.CancelledError):
             error = asyncio.CancelledError("the step cancelled itself")
         told, attempt = (error.error, error.attempt) if isinstance(error, StepFailed) else (failed(error).error, 1)
-        return Event(0, EventType.STEP_FAILED, at, call.number, call.name, error=told, attempt=attempt)
+        return Event(
+            0, EventType.STEP_FAILED, at, call.number, call.name, error=told, attempt=attempt, rollback=call.rollback
+        )
 
     def end(self, done: Done | None, error: BaseException | None) -> None:
         self.task, self.done, self.error = None, done, error

@@ -7,6 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Collection, Container, Coroutine, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, Protocol
 from uuid import UUID
@@ -41,6 +42,8 @@ KEPT = 1_000
 
 RESTING = 100
 """Turns that stay for runs of their own that are not claimed yet. More than these wait as all do."""
+CLOCK_BACK = timedelta(minutes=1)
+"""The database's clock went back by more than this: what a workflow in memory knows of time is no longer so."""
 FRESH = 1.0
 """Seconds for which news are kept for a turn that waits for a slot."""
 
@@ -247,7 +250,7 @@ class Turns:
         """The code where its history left it: kept alive here, or told again."""
         kept = self._kept.pop(claim.id, None)
         if kept is not None:
-            if kept[0].idx == news.recorded:
+            if kept[0].idx == news.recorded and kept[0].now < news.now + CLOCK_BACK:
                 return kept
             kept[0].evict()
         history = await self._history(claim, news)

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 
-from stepwell.model.worker import Vitals
+from stepwell.model.worker import Unrecorded, Vitals
 
 if sys.platform != "win32":
     import resource
@@ -18,11 +18,11 @@ class Meter:
     def __init__(self) -> None:
         self._read_at, self._used = time.monotonic(), time.process_time()
 
-    def read(self, *, running: int, claimed: int) -> Vitals:
+    def read(self, *, running: int, claimed: int, unrecorded: Unrecorded | None = None) -> Vitals:
         before, used_before = self._read_at, self._used
         self._read_at, self._used = time.monotonic(), time.process_time()
         cores = (self._used - used_before) / max(self._read_at - before, 0.001)
-        return Vitals(cores, memory(), running, claimed)
+        return Vitals(cores, memory(), running, claimed, unrecorded)
 
 
 def memory() -> int:

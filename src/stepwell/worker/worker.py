@@ -15,14 +15,14 @@ that is not in the table (cancelled, reaped) is lost, and its attempt is ended.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Container
 from contextlib import suppress
 from datetime import timedelta
 
 from stepwell.beside import beside, within
 from stepwell.model.errors import Unavailable
 from stepwell.model.outcome import Released
-from stepwell.model.run import Claim
+from stepwell.model.worker import Unrecorded
 from stepwell.own_tx import lend_from_here
 from stepwell.telemetry import Telemetry, log
 from stepwell.worker.attempts import CLEANUP, Attempts
@@ -33,12 +33,12 @@ from stepwell.worker.ledger import Ledger
 from stepwell.worker.link import Link
 from stepwell.worker.notes import Notes
 from stepwell.worker.turns import Turns
+from stepwell.worker.watch import Watch
 
-WATCH = 1.0
-WATCH_ALL = 10.0
-"""Seconds between two comparisons of known claims with the table, and of all claims in the table."""
 UNBLOCK = 60.0
 """Seconds between looks for workflows that wait for other code."""
+PAUSE = 0.05
+"""Seconds between two questions of a stopping worker whether all claims have been heard of."""
 FLUSH = 10.0
 """Seconds for which a stopping worker tries to record its last outcomes. After that they are reaped."""
 
@@ -58,15 +58,14 @@ class Worker:
         self._link = link
         self._telemetry = telemetry
         self._lease = Lease(link, lease, lost=self._lease_lost, back=self._lease_back, load=self._load)
-        self._look = asyncio.Event()
         changed = asyncio.Event()
         self._ledger = Ledger(link, telemetry, changed=changed)
         self._turns = Turns(link, self._ledger, bodies)
         self._notes = Notes(link, capture=capture)
         self._attempts = Attempts(bodies, self._ledger, self._turns, self._notes, slots=slots, changed=changed)
-        self._lanes = Lanes(
-            link, self._attempts, self._ledger, telemetry, slots=slots, changed=changed, look=self._look
-        )  # fmt: skip
+        look = asyncio.Event()
+        self._lanes = Lanes(link, self._attempts, self._ledger, telemetry, slots=slots, changed=changed, look=look)
+        self._watch = Watch(link, self._attempts, self._ledger, self._lanes, look=look)
         self._turns.claim_by(self._lanes)
         self._stopping = False
         self._gone = asyncio.Event()
@@ -80,7 +79,7 @@ class Worker:
             if not self._stopping:
                 self._lanes.open()
                 self._telemetry.tell("worker.ready")
-            parts = (self._ledger.run(), self._watch(), self._lease.fails(), self._notes.run(), self._unblock())
+            parts = (self._ledger.run(), self._watch.run(), self._lease.fails(), self._notes.run(), self._unblock())
             async with beside(*parts):
                 try:
                     await self._lanes.run()
@@ -122,7 +121,7 @@ class Worker:
         self._attempts.abandon()
         await within(FLUSH, self._ledger.save())
         if self._lanes.unheard:
-            await within(CLEANUP, self.compare())
+            await within(CLEANUP, self._watch.compare())
             await within(FLUSH, self._ledger.save())
 
     async def stopped(self) -> None:
@@ -132,8 +131,8 @@ class Worker:
     async def _flushed(self) -> None:
         """Wait until the tables have every outcome, and no claim is left whose answer was lost."""
         while self._lanes.unheard:
-            self._look.set()
-            await asyncio.sleep(WATCH / 20)
+            self._watch.look.set()
+            await asyncio.sleep(PAUSE)
         await self._turns.landed()
         await self._ledger.drained()
 
@@ -142,68 +141,23 @@ class Worker:
         with suppress(Unavailable):
             await self._notes.flush()
 
-    # -- lease and watch
+    # -- lease and cancellations
 
     def _lease_lost(self) -> None:
         log.error("the lease is lost: other workers may run what is held here, so all attempts are ended")
         self._lanes.close()
         self._attempts.end_all(Released())
 
-    def _load(self) -> tuple[int, int]:
-        return len(self._ledger.known), self._lanes.claimed
+    def _load(self) -> tuple[int, int, Unrecorded | None]:
+        return len(self._ledger.known), self._lanes.claimed, self._ledger.refusals.told
 
     def _lease_back(self) -> None:
         self._lanes.open()
-        self._look.set()
+        self._watch.look.set()
 
     def _cancelled(self, ids: Container[str] | None) -> None:
         if ids is None or any(claim.id.hex in ids for claim in self._ledger.known):
-            self._look.set()
-
-    async def _watch(self) -> None:
-        """Compare with the table: every second the claims that were here the second before, on an announcement all that
-        are here, and now and then all that the table has; the longer that takes, the less often."""
-        now = asyncio.get_running_loop().time
-        next_all = now() + WATCH_ALL
-        last: set[Claim] = set()
-        while True:
-            await within(WATCH, self._look.wait())
-            self._attempts.give_back_stale()
-            everything = bool(self._lanes.unheard) or now() >= next_all
-            known = set(self._ledger.known)
-            claims = known if everything or self._look.is_set() else known & last
-            last = known
-            self._look.clear()
-            if not (claims or everything):
-                continue
-            began = now()
-            try:
-                await self.compare(claims, everything=everything)
-            except Unavailable as error:
-                log.warning("the watch waits for the database: %s", error)
-                await asyncio.sleep(WATCH / 4)
-            else:
-                if everything:
-                    next_all = now() + max(WATCH_ALL, 20 * (now() - began))
-
-    async def compare(self, claims: Collection[Claim] | None = None, *, everything: bool = True) -> None:
-        """Compare what is held here, or these claims of it, with what the table says. Claims that are on their way
-        meanwhile are left out."""
-        claims = self._ledger.known if claims is None else claims
-        before, known = self._attempts.snapshot().intersection(claims), {claim.fence for claim in claims}
-        with self._lanes.claims_on_their_way() as coming:
-            unheard = set(self._lanes.unheard)
-            claim_ids = None if everything else list({claim_id for _, claim_id in known})
-            held = {claim.fence: claim for claim in await self._link.held(claim_ids)}
-        self._attempts.compare(before, held)
-        if everything:
-            self._lanes.unheard -= unheard
-            self._release([claim for fence, claim in held.items() if fence not in known and fence[1] not in coming])
-
-    def _release(self, unheard: Sequence[Claim]) -> None:
-        for claim in unheard:
-            log.warning("run %s is claimed by this worker, but the answer to the claim was lost: released", claim.id)
-            self._attempts.give_back(claim)
+            self._watch.look.set()
 
     async def _unblock(self) -> None:
         """Wake workflows that wait for other code, and may fit ours: at once, and now and then, since one may come to
@@ -214,7 +168,7 @@ class Worker:
                     self._lanes.heard()
             except Unavailable as error:
                 log.warning("workflows that wait for other code wait for the database: %s", error)
-                await asyncio.sleep(WATCH)
+                await asyncio.sleep(1.0)
             else:
                 await asyncio.sleep(UNBLOCK)
 

@@ -7,13 +7,16 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from stepwell.group_commit import GroupCommit, Later, Told
-from stepwell.model.errors import ClaimLost, Unavailable
+from stepwell.model.errors import ClaimLost, StepwellError, Unavailable
 from stepwell.model.ids import RunId, new_claim_id
+from stepwell.model.raised import Fatal
 from stepwell.model.states import State
 from stepwell.model.turn import Advance, Advanced, News
 from stepwell.telemetry import log
 from stepwell.worker.host import Claiming, TurnLink, Wrote
 from stepwell.worker.ledger import Ledger
+from stepwell.worker.link import DataRefused, NotRecorded
+from stepwell.worker.unrecorded import MOST, why
 
 BUSY, PAUSE = 20, 0.008
 """A write that completes its run waits so many seconds for others that do, while more than so many other writes are on
@@ -24,6 +27,7 @@ class Writes:
     def __init__(self, link: TurnLink, ledger: Ledger) -> None:
         self._link = link
         self._ledger = ledger
+        self._refusals = ledger.refusals
         self._claiming: Claiming
         self._together: GroupCommit[Advance, Wrote] = GroupCommit(self._write_all)
         self._ends: GroupCommit[Advance, Wrote] = GroupCommit(self._write_all, pause=self._pause)
@@ -61,7 +65,15 @@ class Writes:
             return (await self._advance([advance]))[0]
         except Unavailable as error:
             log.warning("the transaction of a step of %s lost its answer: %s", advance.claim.name, error)
-            return await self._write_alone(advance, repeat=False)
+        except DataRefused as error:
+            return _never_stored(error)
+        except NotRecorded as error:
+            try:
+                # What the step wrote is gone: another turn does it again.
+                await self._wait(advance, error.cause, before=advance.claim.attempt - 1)
+            finally:
+                self._refusals.forget(advance.claim)
+        return await self._write_alone(advance, repeat=False)
 
     async def _write_all(self, advances: Sequence[Advance]) -> Sequence[Later[Wrote] | BaseException]:
         """Write by kind: writes that take one statement, as they only record something or only complete, do not wait
@@ -105,6 +117,21 @@ class Writes:
 
     async def _write_alone(self, advance: Advance, *, repeat: bool = True) -> Wrote | BaseException:
         """A write that may have happened, and if not happens now, if it can be repeated."""
+        try:
+            return await self._until_written(advance, repeat=repeat)
+        finally:
+            self._refusals.forget(advance.claim)
+
+    async def _wait(self, advance: Advance, error: Exception, *, before: int = 0) -> None:
+        """The write failed, and its data is not to blame: the claim is kept, and it is tried again."""
+        pause = self._refusals.add(advance.claim, error, before=before)
+        log.error(
+            "a turn of %s %s cannot be written, and is tried again in %g s: %s",
+            advance.claim.name, advance.claim.id, pause, why(error),
+        )  # fmt: skip
+        await asyncio.sleep(pause)
+
+    async def _until_written(self, advance: Advance, *, repeat: bool) -> Wrote | BaseException:
         claim = advance.claim
         refused: Exception | None = None
         while True:
@@ -124,11 +151,20 @@ class Writes:
                 return (await self._advance([advance]))[0]
             except Unavailable:
                 continue
-            except Exception as error:
+            except DataRefused as error:
+                refused = _never_stored(error)
+            except StepwellError as error:
                 refused = error
+            except Exception as error:
+                await self._wait(advance, error)
 
 
 _NOTHING: frozenset[RunId] = frozenset()
+
+
+def _never_stored(refused: DataRefused) -> Fatal:
+    """The end of a turn that another turn could only repeat."""
+    return Fatal(f"what the workflow asked for cannot be stored: {why(refused.cause)}")
 
 
 def _lost(advance: Advance) -> ClaimLost:
@@ -136,13 +172,19 @@ def _lost(advance: Advance) -> ClaimLost:
 
 
 async def patiently(ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """Ask again for as long as the database is away: nothing is changed by asking, and without a lease the turn is
-    ended anyway."""
+    """Ask again for as long as it takes, whatever error the database has: no run fails because of it, and without
+    a lease the turn is ended anyway."""
     pause = 0.05
     while True:
         try:
             return await ask()
         except Unavailable as error:
             log.warning("turns wait for the database: %s", error)
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, 1.0)
+            most = 1.0
+        except StepwellError:
+            raise
+        except Exception as error:
+            log.error("turns cannot look at the database: %s", why(error))
+            most = MOST
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, most)

@@ -17,6 +17,8 @@ _ELSEWHERE = {"task", "step", "workflow", "graph"}
 _ORDERLESS = {"sorted", "len", "sum", "min", "max", "any", "all", "set", "frozenset"}
 _ORDERED = {"list", "tuple", "map", "enumerate", "iter", "zip", "filter", "dict.fromkeys"}
 _COMMANDS = {"start", "start_many", "create_task", "publish", "signal", "cancel", "ensure_future"}
+_BEGINS_ALL = "asyncio.as_completed"
+"""Begins the coroutines that it is given, and need not be awaited itself."""
 _RESULTS_OF = (".start()", ".submit()", "asyncio.run_coroutine_threadsafe()")
 
 Found = Callable[[ast.AST, Rule], None]
@@ -163,6 +165,10 @@ class Reader(ast.NodeVisitor):
     # -- order
 
     def _order_of_arguments(self, node: ast.Call, name: str) -> None:
+        if name == _BEGINS_ALL:
+            for each in (*node.args[:1], *(keyword.value for keyword in node.keywords if keyword.arg == "fs")):
+                if self._scope.is_set(each) and not _makes_tasks(each):
+                    self._found(each, rules.SET_ORDER)
         if not self._awaiting or self._orderless:
             return
         unpacked = [each.value for each in node.args if isinstance(each, ast.Starred)]
@@ -246,6 +252,23 @@ def read(function: Function, sources: Sources, found: Found, also: Mapping[str, 
 
 def _is_none(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is None
+
+
+def _makes_tasks(node: ast.AST) -> bool:
+    """Whether all members of this set are made into tasks here: a workflow's tasks have an order in every set."""
+    match node:
+        case ast.Set(elts=members):
+            return all(_makes_task(each) for each in members)
+        case ast.SetComp(elt=member):
+            return _makes_task(member)
+    return False
+
+
+def _makes_task(node: ast.AST) -> bool:
+    match node:
+        case ast.Call(func=ast.Attribute(attr=name)) | ast.Call(func=ast.Name(id=name)):
+            return name in ("create_task", "ensure_future")
+    return False
 
 
 def _is_command(node: ast.AST) -> bool:

@@ -141,7 +141,10 @@ class Bare:
         await self.wake()
         await self._claim(claimer, claim_id)
         body = time.perf_counter()
-        await claimer.rows("complete_runs", ids=[start.id], claim_ids=[claim_id], results=[NULL], usages=[None])
+        await claimer.rows(
+            "end_runs", ids=[start.id], claim_ids=[claim_id], states=["completed"], results=b"[null]", errors=None,
+            usages=None, channel=None, word=None,
+        )  # fmt: skip
         await self.wake()
         await caller.rows("results", ids=[start.id])
         return Probe((body - begin) * 1000, (time.perf_counter() - begin) * 1000)

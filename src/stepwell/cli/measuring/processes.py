@@ -10,8 +10,10 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO
 
+from stepwell.cli.loading import Named
 from stepwell.cli.supervisor import how, worker_command
 from stepwell.model.errors import StepwellError
 from stepwell.store.pool import Database
@@ -40,7 +42,7 @@ class Workers:
         self._children: list[subprocess.Popen[bytes]] = []
 
     def start(self, queues: Sequence[str], *, env: dict[str, str], leash: int) -> None:
-        command = worker_command(APP, queues=queues, slots=SLOTS, grace=0.0, log_level="warning")
+        command = worker_command(Named(APP, "", Path.cwd()), queues=queues, slots=SLOTS, grace=0.0, log_level="warning")
         # In a session of its own, so that Ctrl-C on the terminal comes to us alone.
         child = subprocess.Popen(
             [*command, "--leash", str(leash)],

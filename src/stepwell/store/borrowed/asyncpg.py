@@ -21,5 +21,9 @@ class AsyncpgConnection(Borrowed):
                 "tx= is in no transaction, so there is none to be part of: use `async with conn.transaction():`"
             )
 
+    async def driver_connection(self) -> object | None:
+        connection: object = getattr(self._connection, "_con", self._connection)  # of what a pool lends
+        return connection
+
     async def _fetch(self, sql: str, texts: Sequence[str | None]) -> Iterable[Mapping[str, Any]]:
         return [dict(row) for row in await self._connection.fetch(sql, *texts)]

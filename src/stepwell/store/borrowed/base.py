@@ -46,6 +46,10 @@ class Borrowed(ABC):
         """WrongUse if the next statement would commit by itself."""
 
     @abstractmethod
+    async def driver_connection(self) -> object | None:
+        """The driver's own connection, which lives as long as its session; None if there is none yet."""
+
+    @abstractmethod
     async def _fetch(self, sql: str, texts: Sequence[str | None]) -> Iterable[Mapping[str, Any]]: ...
 
     async def rows(self, name: str, /, **values: Any) -> list[Any]:

@@ -26,6 +26,10 @@ class DjangoConnection(Borrowed):
         if not self._connection.in_atomic_block and self._connection.get_autocommit():
             raise WrongUse("tx= is in no transaction, so there is none to be part of: use `with transaction.atomic():`")
 
+    async def driver_connection(self) -> object | None:
+        connection: object | None = self._connection.connection
+        return connection
+
     async def _fetch(self, sql: str, texts: Sequence[str | None]) -> Iterable[Mapping[str, Any]]:
         with self._connection.cursor() as cursor:
             cursor.execute(sql, numbered(texts))

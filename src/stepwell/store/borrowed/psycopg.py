@@ -28,6 +28,10 @@ class _Psycopg(Borrowed):
                 "use `with conn.transaction():`, or do without autocommit"
             )
 
+    async def driver_connection(self) -> object | None:
+        connection: object = self._connection
+        return connection
+
 
 class PsycopgConnection(_Psycopg):
     blocks = True

@@ -29,6 +29,11 @@ class _Alchemy(Borrowed):
                 "tx= has the isolation level AUTOCOMMIT, so there is no transaction to be part of: use another level"
             )
 
+    async def driver_connection(self) -> object | None:
+        _, inner = await self._open()
+        connection: object | None = inner.connection.driver_connection
+        return connection
+
 
 class _Blocking(_Alchemy):
     blocks = True

@@ -135,6 +135,48 @@ select l.others, (select s.size from share s) as share, c.*
                                            where q.name = k.queue and q.paused_at is not null)) as others) l
   left join claimed c on true;
 
+-- name: claim_from_queue
+-- moves: pending -> running
+-- From a queue in which there is work, as was heard: one index range, and nothing of what claim_runs has to weigh. `more`
+-- tells that only claim_runs finds the rest: work that is limited, or must be alone. There is a row even when nothing is
+-- claimed.
+with next as materialized (
+    select r.id
+      from stepwell.runs r
+     where r.state = 'pending'
+       and r.limit_key is null
+       and r.queue = :queue::text
+       and not r.alone
+       and r.name = any(:names::text[])
+       and (r.expires_at is null or r.expires_at > stepwell.now())
+       and not exists (select from stepwell.queues q
+                        where q.name = :queue::text and (q.paused_at is not null or q.capped))
+       and exists (select from stepwell.workers w where w.id = :worker::uuid and w.lease_until > stepwell.now()
+                     and w.stopped_at is null)
+     order by r.priority, r.id
+     limit :limit
+       for update skip locked
+), claimed as (
+    update stepwell.runs r
+       set state = 'running',
+           attempt = r.attempt + 1,
+           claim_id = :claim_id::uuid,
+           claimed_by = :worker::uuid,
+           started_at = stepwell.now()
+     where r.id = any(array(select n.id from next n))
+    returning r.id, r.name, r.queue, r.priority, r.attempt, r.failures, r.input, r.retry, r.timeout, r.key, r.tags,
+              r.root_id, r.alone, false as limited, r.deadline_at - stepwell.now() as deadline, r.expires_at - stepwell.now() as expiry, r.node,
+              case when r.kind = 'workflow' and r.parent_id is null and r.pausing is not true
+                    and coalesce(r.recorded, 0) = 0 and coalesce(r.arrived, 0) = 0 then stepwell.now() end as fresh
+)
+select m.more, c.*
+  from (select exists (select from stepwell.queues q where q.name = :queue::text and q.capped and q.paused_at is null)
+            or exists (select from stepwell.runs r
+                        where r.state = 'pending' and r.limit_key is not null and r.queue = :queue::text)
+            or exists (select from stepwell.runs r
+                        where r.alone and r.state like 'pending' and r.queue = :queue::text) as more) m
+  left join claimed c on true;
+
 -- name: exchange_runs
 -- moves: running -> completed; pending -> running
 -- The hot path, one statement and one commit: what this worker completed for what it runs next. It claims
@@ -149,17 +191,11 @@ with done as (
      where r.id = any(:ids::uuid[])
        and r.claim_id = (:claim_ids::uuid[])[width_bucket(r.id, :ids::uuid[])]
        and r.state = 'running'
-    returning r.*, :results::jsonb -> (width_bucket(r.id, :ids::uuid[]) - 1) as result
+    returning r as run, :results::jsonb -> (width_bucket(r.id, :ids::uuid[]) - 1) as result
 ), kept as (
-    insert into stepwell.finished_runs (
-               id, kind, name, queue, priority, state, input, result, key, tags, retry, timeout, attempt,
-               failures, expires_at, claim_id, claimed_by, started_at, created_at, finished_at, parent_id,
-               root_id, retry_of, node, map_index, limit_key, per_key, keep
-           )
-    select id, kind, name, queue, priority, 'completed', input, result, key, tags, retry, timeout, attempt,
-           failures, expires_at, claim_id, claimed_by, started_at, created_at, stepwell.now(), parent_id,
-           root_id, retry_of, node, map_index, limit_key, per_key, keep
-      from done
+    insert into stepwell.finished_runs
+    select (stepwell.ended(d.run, 'completed', stepwell.now(), d.result, null, null)).*
+      from done d
     returning id
 ), open as (
     select p.queue, p.priority, p.id

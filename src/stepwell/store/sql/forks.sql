@@ -5,18 +5,18 @@
 -- A new run with the input of another, wherever that is. What it starts with is in its history already.
 insert into stepwell.runs (
            id, kind, name, queue, priority, state, input, tags, retry, timeout, parent_id, root_id, retry_of,
-           limit_key, per_key, keep, recorded, arrived, history_from, deadline_at
+           limit_key, per_key, keep, on_failure, recorded, arrived, history_from, deadline_at
        )
 select :id::uuid, 'workflow', :name::text, f.queue, f.priority, 'pending', f.input, f.tags, f.retry, f.timeout,
-       f.parent_id, f.root_id, :origin::uuid, f.limit_key, f.per_key, f.keep,
+       f.parent_id, f.root_id, :origin::uuid, f.limit_key, f.per_key, f.keep, f.on_failure,
        :recorded::integer, 0, nullif(:history_from::integer, 0), stepwell.now() + :deadline::interval
-  from (select queue, priority, input, tags, retry, timeout, parent_id, root_id, limit_key, per_key, keep
+  from (select queue, priority, input, tags, retry, timeout, parent_id, root_id, limit_key, per_key, keep, on_failure
           from stepwell.runs where id = :origin::uuid
          union all
-        select queue, priority, input, tags, retry, timeout, parent_id, root_id, limit_key, per_key, keep
+        select queue, priority, input, tags, retry, timeout, parent_id, root_id, limit_key, per_key, keep, on_failure
           from stepwell.finished_runs where id = :origin::uuid
          union all
-        select queue, priority, input, tags, retry, timeout, parent_id, root_id, limit_key, per_key, keep
+        select queue, priority, input, tags, retry, timeout, parent_id, root_id, limit_key, per_key, keep, on_failure
           from stepwell.kept_runs where id = :origin::uuid
          limit 1) f
  where :repeated::boolean or not exists (select from stepwell.repeated_starts s where s.run_id = :id::uuid)
@@ -29,24 +29,24 @@ returning id, queue;
 -- begin there begins here at the same time. A child that is no longer kept does not come back.
 insert into stepwell.runs (
            id, kind, name, queue, priority, state, due_at, deadline_at, input, tags, retry, timeout, parent_id, root_id,
-           retry_of, node, limit_key, per_key, keep, recorded, arrived
+           retry_of, node, limit_key, per_key, keep, on_failure, recorded, arrived
        )
 select n.id, f.kind, f.name, f.queue, f.priority, case when f.due_at is null then 'pending' else 'scheduled' end, f.due_at,
        stepwell.now() + (coalesce(f.deadline_at, (e.data ->> 'when')::timestamptz) - f.created_at),
        f.input, f.tags, f.retry, f.timeout, :parent::uuid,
        coalesce((select p.root_id from stepwell.runs p where p.id = :parent::uuid), :parent::uuid), n.origin, n.node,
-       f.limit_key, f.per_key, f.keep,
+       f.limit_key, f.per_key, f.keep, f.on_failure,
        case f.kind when 'workflow' then 0 end, case f.kind when 'workflow' then 0 end
   from unnest(:ids::uuid[], :origins::uuid[], :nodes::text[]) as n (id, origin, node)
  cross join lateral (
-       select kind, name, queue, priority, input, tags, retry, timeout, limit_key, per_key, keep, created_at, deadline_at,
+       select kind, name, queue, priority, input, tags, retry, timeout, limit_key, per_key, keep, on_failure, created_at, deadline_at,
               case when attempt = 0 and due_at > stepwell.now() then due_at end as due_at
          from stepwell.runs where id = n.origin
         union all
-       select kind, name, queue, priority, input, tags, retry, timeout, limit_key, per_key, keep, created_at, null, null
+       select kind, name, queue, priority, input, tags, retry, timeout, limit_key, per_key, keep, on_failure, created_at, null, null
          from stepwell.finished_runs where id = n.origin
         union all
-       select kind, name, queue, priority, input, tags, retry, timeout, limit_key, per_key, keep, created_at, null, null
+       select kind, name, queue, priority, input, tags, retry, timeout, limit_key, per_key, keep, on_failure, created_at, null, null
          from stepwell.kept_runs where id = n.origin
         limit 1) f
   left join stepwell.events e on e.run_id = n.origin and e.idx = 1 and f.kind = 'workflow'

@@ -14,6 +14,14 @@ select clock_timestamp() as clock,
        (select extract(epoch from clock_timestamp() - min(a.xact_start))::float8 from pg_stat_activity a
          where a.backend_type = 'client backend') as oldest_transaction;
 
+-- name: unrecorded_outcomes
+-- Workers whose writes are refused, the one with the oldest trouble first.
+select w.name, w.unrecorded as outcomes, w.unrecorded_since as since, w.unrecorded_why as why
+  from stepwell.workers w
+ where w.unrecorded > 0
+   and w.lease_until > stepwell.now()
+ order by w.unrecorded_since, w.id;
+
 -- name: work_facts
 -- One row about the work: who is there to do it, and how long it has waited. The oldest is the first of its queue, its
 -- key and its priority: found by skipping from one to the next, as far as that and counting are worth it.
@@ -53,14 +61,24 @@ select (select count(*) from stepwell.workers w where w.lease_until > stepwell.n
 
 -- name: moving_runs
 -- Live runs, newest first, and those that finished in the last `since`, among the newest `:most`; no payload is read.
-(select r.id, stepwell.plain_name(r.name) as name, r.state, r.attempt, null::float8 as seconds, null::text as error,
+-- `failed` is the last attempt that ended with an error, and will be or is tried again, or was the last.
+(select r.id, r.kind::text as kind, stepwell.plain_name(r.name) as name, r.state, r.attempt, null::float8 as seconds,
+        a.attempt as failed, a.error ->> 'type' as error, left(a.error ->> 'message', 1000) as message,
         extract(epoch from r.due_at - stepwell.now())::float8 as due_in
-   from stepwell.runs r
-  order by r.id desc
-  limit :limit)
+   from (select l.id, l.kind, l.name, l.state, l.attempt, l.due_at
+           from stepwell.runs l
+          order by l.id desc
+          limit :limit) r
+   left join lateral (select b.attempt, b.error
+                        from stepwell.attempts b
+                       where b.run_id = r.id
+                         and b.attempt = case r.state when 'running' then r.attempt - 1 else r.attempt end
+                         and b.outcome = 'failed'
+                      offset 0) a on r.attempt > 0
+  order by r.id desc)
 union all
-(select f.id, stepwell.plain_name(f.name), f.state, f.attempt, extract(epoch from f.finished_at - f.started_at)::float8,
-        f.error ->> 'type' || ': ' || left(f.error ->> 'message', 200), null
+(select f.id, f.kind, stepwell.plain_name(f.name), f.state, f.attempt, extract(epoch from f.finished_at - f.started_at)::float8,
+        f.attempt, f.error ->> 'type', left(f.error ->> 'message', 1000), null
    from (select * from stepwell.finished_runs f
           where f.finished_at > stepwell.now() - interval '1 day'
           order by f.id desc
@@ -78,3 +96,69 @@ select s.state, count(*) as runs
          union all
         (select k.state from stepwell.kept_runs k limit :most)) s
  group by s.state;
+
+-- name: blocked_workflows
+-- Workflows whose code does not fit their history, by name, as far as it is worth counting; since when, and one of them.
+select stepwell.plain_name(b.name) as name, count(*) as runs,
+       min((b.blocked ->> 'at')::timestamptz) as since, (array_agg(b.id order by b.id))[1] as id
+  from (select r.id, r.name, r.blocked
+          from stepwell.runs r
+         where r.blocked is not null
+         order by r.name
+         limit :most) b
+ group by 1
+ order by 2 desc, 1;
+
+-- name: fronts
+-- The first pending runs of every queue, priority and limit key, by queue and name. A run that nobody claims does not
+-- leave the front of its line, so it is found there, however long the line is.
+with recursive plain (queue, priority) as (
+    (select r.queue, r.priority from stepwell.runs r
+      where r.state = 'pending' and r.limit_key is null
+      order by r.queue, r.priority, r.id limit 1)
+     union all
+    select n.*
+      from plain p
+     cross join lateral (select r.queue, r.priority from stepwell.runs r
+                          where r.state = 'pending' and r.limit_key is null
+                            and (r.queue, r.priority) > (p.queue, p.priority)
+                          order by r.queue, r.priority, r.id limit 1) n
+), keyed (queue, limit_key, id, name, created_at) as (
+    (select r.queue, r.limit_key, r.id, r.name, r.created_at from stepwell.runs r
+      where r.state = 'pending' and r.limit_key is not null
+      order by r.queue, r.limit_key, r.priority, r.id limit 1)
+     union all
+    select n.*
+      from keyed k
+     cross join lateral (select r.queue, r.limit_key, r.id, r.name, r.created_at from stepwell.runs r
+                          where r.state = 'pending' and r.limit_key is not null
+                            and (r.queue, r.limit_key) > (k.queue, k.limit_key)
+                          order by r.queue, r.limit_key, r.priority, r.id limit 1) n
+), first (id, queue, name, created_at) as (
+    (select f.id, f.queue, f.name, f.created_at from (select * from plain limit 1000) p
+      cross join lateral (select r.id, r.queue, r.name, r.created_at, r.priority from stepwell.runs r
+                           where r.state = 'pending' and r.limit_key is null
+                             and (r.queue, r.priority) >= (p.queue, p.priority) -- not `=`, which allows a sort
+                           order by r.queue, r.priority, r.id limit :each) f
+      where f.queue = p.queue and f.priority = p.priority)
+     union all
+    (select k.id, k.queue, k.name, k.created_at from keyed k limit 1000)
+)
+select f.queue, f.name, count(*) as runs, extract(epoch from stepwell.now() - min(f.created_at))::float8 as waited,
+       (array_agg(f.id order by f.id))[1] as id
+  from first f
+ group by f.queue, f.name
+ order by f.queue, f.name;
+
+-- name: untaken_signals
+-- Of the newest live runs, workflows that wait for a signal, and for which others arrived that their code has not taken.
+select w.id, stepwell.plain_name(w.name) as name, w.waits_for, count(*) over () as runs
+  from (select r.id, r.name, r.state, r.waits_for
+          from stepwell.runs r
+         order by r.id desc
+         limit :most) w
+ where w.state = 'waiting'
+   and jsonb_exists(w.waits_for, 'untaken')
+   and w.waits_for -> 'signals' <> '[]'
+ order by w.id
+ limit :limit;

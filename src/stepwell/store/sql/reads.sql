@@ -3,6 +3,15 @@
 -- name: run_by_id
 select * from stepwell.all_runs r where r.id = :id::uuid;
 
+-- name: runs_between
+-- The newest runs whose ids lie in this range, both ends included.
+select r.id, r.name, r.state, r.created_at
+  from stepwell.all_runs r
+ where r.id >= :first::uuid
+   and r.id <= :last::uuid
+ order by r.id desc
+ limit :limit;
+
 -- name: first_version
 -- Of the code that a workflow began with.
 select e.data ->> 'version' as version from stepwell.events e where e.run_id = :id::uuid and e.idx = 1;
@@ -118,3 +127,30 @@ select *, true as matches, 0 as place
    and (:since::timestamptz is null or r.created_at >= :since::timestamptz)
  order by r.id desc
  limit :limit;
+
+-- name: list_blocked_runs
+-- The same of workflows whose code does not fit their history: all of them are read, by an index of their own.
+with blocked as materialized (
+    select a.*
+      from stepwell.all_runs a
+     where a.id = any(array(select r.id from stepwell.runs r where r.blocked is not null))
+       and a.state in ('waiting', 'paused') -- of finished runs none is read
+)
+select *, true as matches, 0 as place
+  from blocked r
+ where r.id < coalesce(:after::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+   and (:states::text[] is null or r.state = any(:states::text[]))
+   and (:name::text is null or r.name = :name::text)
+   and (:queue::text is null or r.queue = :queue::text)
+   and (:kind::text is null or r.kind = :kind::text)
+   and (:tags::jsonb is null or r.tags @> :tags::jsonb)
+   and (:error::text is null or r.error ->> 'type' = :error::text or r.error ->> 'code' = :error::text)
+   and (:since::timestamptz is null or r.created_at >= :since::timestamptz)
+ order by r.id desc
+ limit :limit;
+
+-- name: waits_of
+-- What these live runs wait for.
+select r.id, r.waits_for, r.blocked, r.due_at
+  from stepwell.runs r
+ where r.id = any(:ids::uuid[]);

@@ -94,6 +94,7 @@ create table stepwell.finished_runs (
     per_key integer,
     usage jsonb,
     keep text collate "C",
+    on_failure jsonb,
     constraint finished_runs_pkey PRIMARY KEY (id, finished_at),
     constraint row_fits_state CHECK (((state = ANY (ARRAY['completed'::text, 'failed'::text, 'cancelled'::text, 'expired'::text, 'skipped'::text])) AND ((state = 'completed'::text) = (result IS NOT NULL)) AND ((state = 'failed'::text) = (error IS NOT NULL)) AND (num_nulls(claim_id, claimed_by, started_at) = ANY (ARRAY[0, 3]))))
 ) partition by RANGE (finished_at);
@@ -134,6 +135,7 @@ create table stepwell.kept_runs (
     per_key integer,
     usage jsonb,
     keep text collate "C",
+    on_failure jsonb,
     constraint kept_runs_pkey PRIMARY KEY (id),
     constraint row_fits_state CHECK (((state = ANY (ARRAY['completed'::text, 'failed'::text, 'cancelled'::text, 'expired'::text, 'skipped'::text])) AND ((state = 'completed'::text) = (result IS NOT NULL)) AND ((state = 'failed'::text) = (error IS NOT NULL)) AND (num_nulls(claim_id, claimed_by, started_at) = ANY (ARRAY[0, 3]))))
 );
@@ -274,6 +276,7 @@ create table stepwell.runs (
     pausing boolean,
     paused_at timestamp with time zone,
     paused_by text,
+    on_failure jsonb,
     constraint runs_pkey PRIMARY KEY (id),
     constraint row_fits_state CHECK ((
 CASE
@@ -317,6 +320,9 @@ create table stepwell.workers (
     stopped_at timestamp with time zone,
     names text[],
     versions jsonb,
+    unrecorded integer default 0 not null,
+    unrecorded_since timestamp with time zone,
+    unrecorded_why text,
     constraint workers_pkey PRIMARY KEY (id),
     constraint slots_are_positive CHECK ((slots > 0))
 ) with (fillfactor=50);
@@ -558,6 +564,19 @@ exception when lock_not_available then
 end
 $function$;
 
+CREATE OR REPLACE FUNCTION stepwell.ended(run stepwell.runs, state text, at timestamp with time zone, result jsonb, error jsonb, usage jsonb)
+ RETURNS stepwell.finished_runs
+ LANGUAGE sql
+ IMMUTABLE PARALLEL SAFE
+AS $function$
+    select row(run.id, run.kind, run.name, run.queue, run.priority, state collate "C", run.input, result, error, run.key,
+               run.tags, run.retry, run.timeout, run.attempt,
+               run.failures + case when state = 'failed' and run.claim_id is not null then 1 else 0 end,
+               run.expires_at, run.claim_id, run.claimed_by, run.started_at, run.created_at, at, run.parent_id,
+               run.root_id, run.retry_of, run.node, run.map_index, run.limit_key, run.per_key, usage, run.keep,
+               run.on_failure)::stepwell.finished_runs
+$function$;
+
 CREATE OR REPLACE FUNCTION stepwell.first_id(day date)
  RETURNS uuid
  LANGUAGE sql
@@ -565,6 +584,16 @@ CREATE OR REPLACE FUNCTION stepwell.first_id(day date)
 AS $function$
     select rpad(lpad(to_hex((extract(epoch from day::timestamp at time zone 'UTC') * 1000)::bigint), 12, '0'),
                 32, '0')::uuid
+$function$;
+
+CREATE OR REPLACE FUNCTION stepwell.handler_id(run uuid, at timestamp with time zone)
+ RETURNS uuid
+ LANGUAGE sql
+ IMMUTABLE PARALLEL SAFE
+AS $function$
+    select (lpad(to_hex((extract(epoch from at) * 1000)::bigint), 12, '0')
+            || '7' || substr(hash, 1, 3) || '8' || substr(hash, 4, 15))::uuid
+      from md5('on_failure ' || run::text) as hash
 $function$;
 
 CREATE OR REPLACE FUNCTION stepwell.id_at(at timestamp with time zone)
@@ -589,6 +618,10 @@ declare
 begin
     if to_regclass(format('stepwell.%I', part)) is not null then
         return false;
+    end if;
+    execute format('lock table only stepwell.%I in share row exclusive mode', parent);
+    if to_regclass(format('stepwell.%I', part)) is not null then
+        return false; -- another made it while this one waited
     end if;
     execute format('create table stepwell.%I (like stepwell.%I including defaults including constraints)',
                    part, parent);
@@ -617,6 +650,35 @@ begin
                      + stepwell.make_partition('run_logs', today + step)::int;
     end loop;
     return made;
+end
+$function$;
+
+CREATE OR REPLACE FUNCTION stepwell.missing_partitions(ahead integer)
+ RETURNS TABLE(parent text, day date)
+ LANGUAGE plpgsql
+AS $function$
+declare
+    today  date := (stepwell.now() at time zone 'UTC')::date;
+    strays boolean;
+begin
+    for step in 0 .. ahead loop
+        day := today + step;
+        foreach parent in array array['finished_runs', 'attempts', 'events', 'progress', 'run_logs'] loop
+            continue when to_regclass(format('stepwell.%I', parent || to_char(day, '_YYYYMMDD'))) is not null;
+            if parent = 'finished_runs' then
+                execute format('select exists (select from stepwell.%I where finished_at >= $1 and finished_at < $2)',
+                               parent || '_default')
+                   into strays using day::timestamp at time zone 'UTC', (day + 1)::timestamp at time zone 'UTC';
+            else
+                execute format('select exists (select from stepwell.%I where run_id >= $1 and run_id < $2)',
+                               parent || '_default')
+                   into strays using stepwell.first_id(day), stepwell.first_id(day + 1);
+            end if;
+            if not strays then
+                return next;
+            end if;
+        end loop;
+    end loop;
 end
 $function$;
 

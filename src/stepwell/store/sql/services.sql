@@ -18,8 +18,12 @@ update stepwell.leaders l
    set until = stepwell.now()
  where l.worker_id = :worker::uuid;
 
--- name: make_partitions
-select stepwell.make_partitions(:ahead::int) as made;
+-- name: missing_partitions
+-- Days without a partition of their own, that can have one. The next days come first.
+select m.parent, m.day from stepwell.missing_partitions(:ahead::int) m;
+
+-- name: make_partition
+select stepwell.make_partition(:parent::text, :day::date) as made;
 
 -- name: forget_keys
 with gone as materialized (

@@ -12,10 +12,10 @@ with given as (
                :inputs::jsonb[], :keys::text[], :digests::bytea[], :tags::jsonb[], :retries::jsonb[],
                :timeouts::interval[], :delays::interval[], :ats::timestamptz[], :expiries::interval[],
                :deadlines::interval[], :limit_keys::text[], :per_keys::int[], :unique_keys::text[],
-               :keeps::text[], :parent_ids::uuid[], :root_ids::uuid[], :kinds::text[], :nodes::text[]
+               :keeps::text[], :parent_ids::uuid[], :root_ids::uuid[], :kinds::text[], :nodes::text[], :on_failures::jsonb[]
            ) as given (id, name, queue, priority, state, input, key, digest, tags, retry, timeout, delay, at,
                        expiry, deadline, limit_key, per_key, unique_key, keep,
-                       parent_id, root_id, kind, node)
+                       parent_id, root_id, kind, node, on_failure)
 ), reserved as (
     insert into stepwell.keys as k (key, digest, run_id, expires_at)
     select g.key, g.digest, g.id, stepwell.now() + :keep_keys::interval
@@ -30,11 +30,12 @@ with given as (
 )
 insert into stepwell.runs (
            id, name, queue, priority, state, input, key, tags, retry, timeout, due_at, expires_at,
-           deadline_at, limit_key, per_key, unique_key, keep, parent_id, root_id, kind, node, recorded, arrived
+           deadline_at, limit_key, per_key, unique_key, keep, parent_id, root_id, kind, node, on_failure, recorded,
+           arrived
        )
 select g.id, g.name, g.queue, g.priority, g.state, g.input, g.key, g.tags, g.retry, g.timeout,
        coalesce(g.at, stepwell.now() + g.delay), stepwell.now() + g.expiry, stepwell.now() + g.deadline,
-       g.limit_key, g.per_key, g.unique_key, g.keep, g.parent_id, g.root_id, g.kind, g.node,
+       g.limit_key, g.per_key, g.unique_key, g.keep, g.parent_id, g.root_id, g.kind, g.node, g.on_failure,
        case g.kind when 'workflow' then 0 end, case g.kind when 'workflow' then 0 end
   from given g
  where (g.key is null or g.id in (select run_id from reserved))
@@ -86,11 +87,11 @@ select stepwell.now() as now,
 -- later. Its id comes back.
 insert into stepwell.runs as r (
            id, name, queue, priority, state, input, tags, retry, timeout, due_at, expires_at, deadline_at,
-           debounce_key, keep, parent_id, root_id
+           debounce_key, keep, on_failure, parent_id, root_id
        )
 select :id::uuid, :name::text, :queue::text, :priority::smallint, 'scheduled', :input::jsonb, :tags::jsonb,
        :retry::jsonb, :timeout::interval, stepwell.now() + :delay::interval, stepwell.now() + :expiry::interval,
-       stepwell.now() + :deadline::interval, :debounce_key::text, :keep::text, :parent_id::uuid, :root_id::uuid
+       stepwell.now() + :deadline::interval, :debounce_key::text, :keep::text, :on_failure::jsonb, :parent_id::uuid, :root_id::uuid
     on conflict (debounce_key) where debounce_key is not null and state = 'scheduled' and attempt = 0 do update
    set input = excluded.input,
        due_at = excluded.due_at,
@@ -116,10 +117,10 @@ select stepwell.say(:channel::text, :word::text) as said from made;
 -- A finished run never comes back: these are new ones that name their origins. What is not finished is left out.
 insert into stepwell.runs (
            id, kind, name, queue, priority, state, input, tags, retry, timeout, parent_id, root_id, retry_of,
-           limit_key, per_key, keep, recorded, arrived
+           limit_key, per_key, keep, on_failure, recorded, arrived
        )
 select n.id, f.kind, f.name, f.queue, f.priority, 'pending', f.input, f.tags, f.retry, f.timeout,
-       f.parent_id, f.root_id, f.id, f.limit_key, f.per_key, f.keep,
+       f.parent_id, f.root_id, f.id, f.limit_key, f.per_key, f.keep, f.on_failure,
        case f.kind when 'workflow' then 0 end, case f.kind when 'workflow' then 0 end
   from unnest(:ids::uuid[], :origins::uuid[]) as n (id, origin)
  cross join lateral (select * from stepwell.finished_runs o where o.id = n.origin

@@ -2,7 +2,8 @@
 
 -- name: longest_running
 -- As many rows are looked at as there are runs running: no more than there are slots.
-select r.id, stepwell.plain_name(r.name) as name, r.queue, r.attempt, extract(epoch from stepwell.now() - r.started_at)::float8 as seconds,
+select r.id, stepwell.plain_name(r.name) as name, r.kind::text as kind, r.queue, r.attempt,
+       extract(epoch from stepwell.now() - r.started_at)::float8 as seconds,
        (select w.name from stepwell.workers w where w.id = r.claimed_by) as worker
   from stepwell.runs r
  where r.claimed_by is not null

@@ -67,7 +67,7 @@ update stepwell.runs r
                   (:waits::jsonb[])[m.place],
                   case when m.state in ('waiting', 'paused') then (:dues::timestamptz[])[m.place] end,
                   case when (:blocks::jsonb[])[m.place] is not null
-                       then (:blocks::jsonb[])[m.place] || jsonb_build_object('worker', r.claimed_by) end,
+                       then (:blocks::jsonb[])[m.place] || jsonb_build_object('worker', r.claimed_by, 'at', stepwell.now()) end,
                   case when m.state = 'paused' then null else r.pausing end,
                   case when m.state = 'running' then r.claim_id end,
                   case when m.state = 'running' then r.claimed_by end,
@@ -119,61 +119,24 @@ select case when (select count(*) from moved) < cardinality(g.ids)
        array(select m.id from moved m where m.pausing) as pausing
   from given g;
 
--- name: complete_parts
--- moves: running -> completed
--- Runs that their workflow started, by the thousand: it knows of their end already. The results are one array, in which a
--- server finds each at once, as it does not in an array of values; and nothing was measured of them. `moved` is null when
--- every id was, else those that were.
-with done as (
-    delete from stepwell.runs r
-     where r.id = any(:ids::uuid[])
-       and r.claim_id = (:claim_ids::uuid[])[width_bucket(r.id, :ids::uuid[])]
+-- name: record_turn
+-- One event of one turn that goes on: record_turns for a workflow that is alone on its worker, one step after another. No
+-- row: its claim was lost, and nothing was written.
+with moved as (
+    update stepwell.runs r
+       set kind = 'workflow',
+           arrived = coalesce(r.arrived, 0),
+           recorded = greatest(r.recorded, :idx::integer),
+           failures = 0,
+           alone = false
+     where r.id = :id::uuid
+       and r.claim_id = :claim_id::uuid
        and r.state = 'running'
-    returning r.*, :results::jsonb -> (width_bucket(r.id, :ids::uuid[]) - 1) as result
-), kept as (
-    insert into stepwell.finished_runs (
-               id, kind, name, queue, priority, state, input, result, key, tags, retry, timeout, attempt,
-               failures, expires_at, claim_id, claimed_by, started_at, created_at, finished_at, parent_id,
-               root_id, retry_of, node, map_index, limit_key, per_key, keep
-           )
-    select id, kind, name, queue, priority, 'completed', input, result, key, tags, retry, timeout, attempt,
-           failures, expires_at, claim_id, claimed_by, started_at, created_at, stepwell.now(), parent_id,
-           root_id, retry_of, node, map_index, limit_key, per_key, keep
-      from done
-    returning id
-)
-select case when (select count(*) from kept) < cardinality(:ids::uuid[])
-            then array(select k.id from kept k) end as moved;
-
--- name: complete_turns
--- moves: running -> completed
--- The last events of workflows that have completed, and of which nobody is to be told: record_turns and complete_runs in
--- one, as most of them end. An id that does not come back has lost its claim, and nothing of it was written. `arrived` is
--- that of the deleted row: what came while this waited for it is not seen here, and is left to forget_arrivals.
-with done as (
-    delete from stepwell.runs r
-     where r.id = any(:ids::uuid[])
-       and r.claim_id = (:claim_ids::uuid[])[width_bucket(r.id, :ids::uuid[])]
-       and r.state = 'running'
-    returning r.*, (:results::jsonb[])[width_bucket(r.id, :ids::uuid[])] as result
+    returning r.id, r.arrived, r.pausing
 ), written as (
     insert into stepwell.events (run_id, idx, type, at, data)
-    select (:ids::uuid[])[e.place], e.idx, e.type, timestamptz '2000-01-01Z' + e.at * interval '1 microsecond',
-           :datas::jsonb -> (e.nr - 1)::integer
-      from unnest(:places::text::integer[], :idxs::text::integer[], :types::text::text[], :ats::text::bigint[])
-           with ordinality as e (place, idx, type, at, nr)
-     where (:ids::uuid[])[e.place] = any(array(select d.id from done d))
-), taken as (
-    delete from stepwell.arrivals a where a.run_id = any(array(select d.id from done d))
-), kept as (
-    insert into stepwell.finished_runs (
-               id, kind, name, queue, priority, state, input, result, key, tags, retry, timeout, attempt,
-               failures, expires_at, claim_id, claimed_by, started_at, created_at, finished_at, parent_id,
-               root_id, retry_of, node, map_index, limit_key, per_key, keep
-           )
-    select id, 'workflow', name, queue, priority, 'completed', input, result, key, tags, retry, timeout, attempt,
-           0, expires_at, claim_id, claimed_by, started_at, created_at, stepwell.now(), parent_id,
-           root_id, retry_of, node, map_index, limit_key, per_key, keep
-      from done
+    select m.id, :idx::integer, :type::text, :at::timestamptz, :data::jsonb
+      from moved m
 )
-select d.id, coalesce(d.arrived, 0) as arrived from done d;
+select m.arrived, coalesce(m.pausing, false) as pausing
+  from moved m;

@@ -33,7 +33,17 @@ delete from stepwell.workers w
            (select r.id from stepwell.all_runs r order by r.id limit 1), stepwell.id_at(stepwell.now()));
 
 -- name: sample_worker
--- Apart from the renewal, so that whatever keeps it from being written costs no lease.
+-- Apart from the renewal, so that whatever keeps it from being written costs no lease. The worker's own row tells what it
+-- cannot record, and is written only when that changes: samples are not logged, and may be lost.
+with told as (
+    update stepwell.workers w
+       set unrecorded = :unrecorded::int,
+           unrecorded_since = case when :unrecorded::int > 0
+               then coalesce(w.unrecorded_since, stepwell.now() - :seconds::float8 * interval '1 second') end,
+           unrecorded_why = :why
+     where w.id = :id::uuid
+       and (w.unrecorded, w.unrecorded_why) is distinct from (:unrecorded::int, :why)
+)
 insert into stepwell.worker_samples (worker_id, cpu, memory, running, claimed)
 values (:id::uuid, :cpu::real, :memory::bigint, :running::int, :claimed::bigint)
     on conflict (worker_id, at) do nothing;

@@ -1,56 +1,5 @@
 -- workflows: turns, and what arrives between them. One lock order everywhere: children before parents.
 
--- name: tell_parents
--- moves: waiting -> pending
--- Runs that ended in this transaction, to the workflows that wait for them. These are looked up by an array of their
--- ids: joined, a session that had planned it on an empty table went along all live runs up to the last of them.
-with ended as materialized (
-    select f.parent_id, f.id, f.kind, f.name, f.node, f.state, f.result, f.error, f.attempt,
-           row_number() over (partition by f.parent_id order by f.id) as place,
-           count(*) over (partition by f.parent_id)::integer as siblings
-      from stepwell.finished_runs f
-     where f.id = any(:ids::uuid[])
-       and f.finished_at >= stepwell.now() -- in this transaction, or after it began
-       and f.node is not null
-       and f.parent_id is not null
-), parents as materialized (
-    select p.id
-      from stepwell.runs p
-     where p.id = any(array(select e.parent_id from ended e where e.place = 1))
-       and p.kind = 'workflow'
-     order by p.id
-       for update
-), told as (
-    update stepwell.runs r
-       set arrived = r.arrived
-                     + (array(select e.siblings from ended e where e.place = 1 order by e.parent_id))[width_bucket(
-                           r.id, array(select e.parent_id from ended e where e.place = 1 order by e.parent_id))],
-           state = case when r.state = 'waiting' and r.blocked is null then 'pending' else r.state end,
-           due_at = case when r.state = 'waiting' then null else r.due_at end
-     where r.id = any(array(select p.id from parents p))
-    returning r.id, r.queue, r.state, r.arrived
-), arriving as (
-    insert into stepwell.arrivals (run_id, place, type, at, data)
-    select t.id, t.arrived - e.siblings + e.place,
-           case when e.kind = 'task' then 'Task' else 'Child' end
-               || case when e.state = 'completed' then 'Completed' else 'Failed' end,
-           stepwell.now(),
-           jsonb_strip_nulls(jsonb_build_object(
-               'command', e.node::integer, 'run', e.id, 'error', e.error, 'attempt', e.attempt,
-               'state', case when e.state not in ('completed', 'failed') then e.state end))
-               || case when e.result is not null then jsonb_build_object('value', e.result) else '{}' end
-      from ended e
-      join told t on t.id = e.parent_id
-)
-select t.id, t.queue, t.state from told t;
-
--- name: parents_of
--- The live workflows that started these finished runs, as they are now.
-select p.id, p.queue, p.state
-  from stepwell.runs p
- where p.id = any(array(select f.parent_id from stepwell.finished_runs f where f.id = any(:ids::uuid[])))
-   and p.kind = 'workflow';
-
 -- name: arrive
 -- moves: waiting -> pending
 -- Something for workflows from outside, one thing for each: a signal, a request, a cancellation. Who waits goes on. One
@@ -72,14 +21,14 @@ with held as materialized (
            state = case when r.state = 'waiting' and r.blocked is null then 'pending' else r.state end,
            due_at = case when r.state = 'waiting' then null else r.due_at end
      where r.id = any(array(select h.id from held h))
-    returning r.id, r.queue, r.state, r.arrived
+    returning r.id, r.name, r.queue, r.state, r.arrived
 ), arriving as (
     insert into stepwell.arrivals (run_id, place, type, at, data)
     select t.id, t.arrived, (:types::text[])[width_bucket(t.id, :ids::uuid[])], stepwell.now(),
            (:datas::jsonb[])[width_bucket(t.id, :ids::uuid[])]
       from told t
 )
-select t.id, t.queue, t.state from told t;
+select t.id, t.name, t.queue, t.state from told t;
 
 -- name: forget_arrivals
 -- What came too late for workflows that have ended.
@@ -123,49 +72,6 @@ select (e.data ->> 'run')::uuid as id
  where e.run_id = :id::uuid
    and e.type in ('TaskScheduled', 'ChildStarted')
  order by e.idx;
-
--- name: end_histories
--- The last event of workflows that ended otherwise than by their own code, and what they leave behind.
-with ended as materialized (
-    select f.id, f.state, f.error
-      from stepwell.finished_runs f
-     where f.id = any(:ids::uuid[])
-       and f.finished_at >= stepwell.now() -- in this transaction, or after it began
-       and f.kind = 'workflow'
-), left_behind as (
-    delete from stepwell.arrivals a where a.run_id = any(array(select e.id from ended e))
-)
-insert into stepwell.events (run_id, idx, type, at, data)
-select e.id,
-       1 + coalesce((select v.idx from stepwell.events v where v.run_id = e.id order by v.idx desc limit 1), 0),
-       case e.state when 'cancelled' then 'WorkflowCancelled'
-                    when 'failed' then case e.error ->> 'type' when 'DeadlineExceeded' then 'WorkflowTimedOut'
-                                                               else 'WorkflowFailed' end
-                    else 'WorkflowTimedOut' end,
-       stepwell.now(), jsonb_strip_nulls(jsonb_build_object('error', e.error))
-  from ended e
-returning run_id;
-
--- name: cancel_turns
--- moves: running -> cancelled
--- A workflow that has ended as cancelled, by its own code.
-with done as (
-    delete from stepwell.runs r
-     where r.id = any(:ids::uuid[])
-       and r.claim_id = (:claim_ids::uuid[])[width_bucket(r.id, :ids::uuid[])]
-       and r.state = 'running'
-    returning r.*
-)
-insert into stepwell.finished_runs (
-           id, kind, name, queue, priority, state, input, key, tags, retry, timeout, attempt, failures,
-           expires_at, claim_id, claimed_by, started_at, created_at, finished_at, parent_id, root_id,
-           retry_of, node, map_index, limit_key, per_key, keep
-       )
-select id, kind, name, queue, priority, 'cancelled', input, key, tags, retry, timeout, attempt, failures,
-       expires_at, claim_id, claimed_by, started_at, created_at, stepwell.now(), parent_id, root_id,
-       retry_of, node, map_index, limit_key, per_key, keep
-  from done
-returning id;
 
 -- name: unblock_runs
 -- moves: waiting -> pending

@@ -1,0 +1,52 @@
+"""Outcomes that the database refuses to record, for a reason that is not in them: each is tried again, later and later.
+
+The run stays running under its lease meanwhile. The tries end when the outcome is recorded, or its claim is lost.
+"""
+
+from __future__ import annotations
+
+import time
+
+from stepwell.model.run import Claim
+from stepwell.model.worker import Unrecorded
+
+FIRST, MOST = 0.5, 30.0
+"""Seconds until the next try: after the first one, and at the most."""
+TEXT = 500
+"""Characters of a message that are told."""
+
+
+class Refusals:
+    """The refused outcomes of one worker. `told` may be read from any thread."""
+
+    def __init__(self) -> None:
+        self._tries: dict[Claim, int] = {}
+        self._since = 0.0
+        self._why = ""
+
+    def add(self, claim: Claim, error: Exception, *, before: int = 0) -> float:
+        """Count a refusal; seconds until the next try. `before` counts those that earlier claims may have had."""
+        if not self._tries:
+            self._since = time.monotonic()
+        tries = self._tries[claim] = self._tries.get(claim, before) + 1
+        self._why = why(error)
+        return float(min(FIRST * 2 ** min(tries - 1, 10), MOST))
+
+    def forget(self, claim: Claim) -> None:
+        self._tries.pop(claim, None)
+
+    def forget_all(self, claims: list[Claim]) -> None:
+        if self._tries:
+            for claim in claims:
+                self.forget(claim)
+
+    @property
+    def told(self) -> Unrecorded | None:
+        """The refusals at this moment; None if there are none."""
+        count = len(self._tries)
+        return Unrecorded(count, time.monotonic() - self._since, self._why) if count else None
+
+
+def why(error: Exception) -> str:
+    """The first line of an error. A server's details quote the row, and so the user's input and result."""
+    return f"{type(error).__name__}: {error}".partition("\n")[0][:TEXT]

@@ -16,7 +16,8 @@ A = TypeVar("A")
 
 FLIGHTS = 2
 """Groups on their way at the same time: one is written while the disk takes the other."""
-GROUP = 500
+GROUP, LOAD = 500, 8 * 1024 * 1024
+"""Questions of one group, and their bytes."""
 FEW = 3
 PATIENCE = 0.01
 """A group that is so many times smaller than what is on its way waits for that, for so many seconds."""
@@ -32,12 +33,17 @@ class GroupCommit(Generic[Q, A]):
         self,
         commit: Callable[[Sequence[Q]], Awaitable[Sequence[Later[A] | BaseException]]],
         *,
+        flights: int = FLIGHTS,
         pause: Callable[[], float] = lambda: 0.0,
+        weigh: Callable[[Q], int] = lambda _: 0,
     ) -> None:
         """`commit` answers each question of a group, in their order; what it raises is the answer to all of them.
-        `pause` returns how many seconds the first of a group waits for others."""
+        `pause` returns how many seconds the first of a group waits for others, `weigh` the bytes of a question."""
         self._commit = commit
+        self._most_flights = flights
         self._pause = pause
+        self._weigh = weigh
+        self._is_closed = False
         self._gathered: deque[tuple[Q, Told[A]]] = deque()
         self._flights: dict[object, int] = {}
         """The groups on their way, and how many questions each has."""
@@ -54,8 +60,11 @@ class GroupCommit(Generic[Q, A]):
 
     def ask(self, question: Q, told: Told[A]) -> None:
         """Ask, with the others that are asked in this turn of the event loop."""
+        if self._is_closed:
+            told(asyncio.CancelledError())
+            return
         self._gathered.append((question, told))
-        if not self._called and len(self._flights) < FLIGHTS:
+        if not self._called and len(self._flights) < self._most_flights:
             self._leave_soon()
 
     def ask_apart(self, asking: Coroutine[Any, Any, A | BaseException], told: Told[A]) -> None:
@@ -75,7 +84,7 @@ class GroupCommit(Generic[Q, A]):
 
     async def answer_at_once(self, question: Q) -> A:
         """Ask as `answer` does; a question that is alone leaves in the caller's own task, and waits for no others."""
-        if self._gathered or len(self._flights) >= FLIGHTS:
+        if self._gathered or len(self._flights) >= self._most_flights:
             return await self.answer(question)
         flight = object()
         self._take_off(flight, 1)
@@ -101,8 +110,11 @@ class GroupCommit(Generic[Q, A]):
             await asyncio.wait(self._tasks)
 
     def close(self) -> None:
-        """Give up all that was asked."""
-        self._gathered.clear()
+        """Cancel all that was asked, and all that will be."""
+        self._is_closed = True
+        gathered, self._gathered = self._gathered, deque()
+        for _, told in gathered:
+            told(asyncio.CancelledError())
         if self._waiting is not None:
             self._waiting.cancel()
         for task in self._tasks:
@@ -122,17 +134,25 @@ class GroupCommit(Generic[Q, A]):
 
     def _leave(self, *, at_once: bool = False) -> None:
         self._called = False
-        while self._gathered and len(self._flights) < FLIGHTS:
+        while self._gathered and len(self._flights) < self._most_flights:
             if len(self._gathered) < self._in_air // FEW and not at_once:
                 # With those that land soon, and ask again. But what is on its way may be held up.
                 if self._waiting is None:
                     self._waiting = asyncio.get_running_loop().call_later(PATIENCE, self._leave_at_once)
                 return
-            group = [self._gathered.popleft() for _ in range(min(GROUP, len(self._gathered)))]
+            group = self._next_group()
             flight = asyncio.create_task(self._fly(group))
             self._take_off(flight, len(group))
             self._hold(flight)
             flight.add_done_callback(self._landed)
+
+    def _next_group(self) -> list[tuple[Q, Told[A]]]:
+        group: list[tuple[Q, Told[A]]] = []
+        load = 0
+        while self._gathered and len(group) < GROUP and load < LOAD:
+            group.append(self._gathered.popleft())
+            load += self._weigh(group[-1][0])
+        return group
 
     def _leave_at_once(self) -> None:
         self._waiting = None

@@ -96,7 +96,7 @@ class LentTx:
                     await lent.transaction.commit()
 
     async def _write(self, lent: Lent, write: Callable[[Tx], Awaitable[None]]) -> None:
-        """What is ours in the body's transaction: the rest of it, and its commit, are the body's own."""
+        """Do our own part of the body's transaction. The rest of it, and its commit, are the body's."""
         try:
             with reaching():
                 await write(borrow(lent.connection, self._statements))

@@ -7,8 +7,8 @@ import math
 AHEAD = 0.05
 """Claims are made for as many quick bodies as will have ended this many seconds from now."""
 FAR_AHEAD = 0.1
-"""The same for children that a workflow starts on its own worker. Elsewhere they would end later, and leave an
-arrival."""
+"""Children that a workflow starts on its own worker are claimed for this many seconds ahead. On another worker they
+would end later, and leave an arrival."""
 KNOWN = 1000
 """Names whose bodies are remembered."""
 

@@ -95,6 +95,7 @@ class Worker:
             unhear()
             self._attempts.end_all(None)
             self._turns.close()
+            await self._ledger.close()
             await self._lease.release()
             await self._leave()
             self._gone.set()

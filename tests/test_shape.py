@@ -49,6 +49,7 @@ LONG_STATEMENTS = {
     "exchange_runs": "one round trip and one commit complete what is done and claim what is next: the hot path",
 }
 IMPORTS_IN_FUNCTIONS = {
+    "contrib/": "a library that is not installed is asked for where it is used, with a word on how to install it",
     "cli/": "a command that prints no table and runs no loop starts without rich and uvloop",
 }
 BROAD_EXCEPTS = {
@@ -61,7 +62,7 @@ BROAD_EXCEPTS = {
     "worker/lease.py:_sample": "a sample is only looked at: whatever keeps it from being written must cost no lease",
     "codec/annotations.py": "an annotation is an expression of the user's, and may raise anything",
     "codec/faults.py:is_same": "compares by the user's own __eq__",
-    "executors/base.py:message_text": "str() of the user's own exception",
+    "executors/base.py:_text_of": "str() of the user's own exception",
     "executors/child.py": "user code in a process of its own: whatever it raises is the answer",
     "executors/process.py:_call": "kills the child of a call that is given up, and raises again",
     "executors/thread.py": "user code in a thread: whatever it raises is the answer",
@@ -80,6 +81,7 @@ BROAD_EXCEPTS = {
     "executors/base.py:traceback_text": "frames and notes of the user's own exception",
     "store/embedded.py:ensure": "lets go of its hold, and raises again",
     "sync.py": "an error of the loop's thread is raised in the caller's",
+    "hooks/pump.py": "hooks are the user's code: whatever one raises is logged, and ends there",
     "telemetry.py:tell": "a listener is the user's code, and must not hurt the work it listens to",
     "capture.py:emit": "the text of a record is made by the user's own objects; logging tells of it in its own way",
     "worker/notes.py:_write_for_ever": "nothing that a body says may end a worker: it is logged, and left out",
@@ -102,7 +104,9 @@ BROAD_EXCEPTS = {
     "replay/": "user code: whatever it raises, also while it is ended, is its own affair",
 }
 CLOCKS = {
+    "replay/clocks.py:now": "what a library asks for that runs outside of a workflow",
     "cli/": "ages on the screen, and how far this machine's clock is off: nothing is decided by them",
+    "hooks/events.py:_now": "tells people when; nothing is decided by it",
     "model/ids.py": "an id is made by the caller, before the round trip; no deadline is compared with it",
     "cli/doctor.py:examine": "how far the two clocks are apart is the question",
 }

@@ -35,6 +35,7 @@ from stepwell.model.errors import (
     WrongUse,
 )
 from stepwell.model.explanation import Cause, Explanation, Why
+from stepwell.model.hooks import RunEvent, WorkerEvent
 from stepwell.model.notes import LogLine, Progress, Usage
 from stepwell.model.queue import Limits, QueueInfo
 from stepwell.model.raised import Fatal, RunError, Snooze
@@ -85,6 +86,7 @@ __all__ = [
     "Run",
     "RunCancelled",
     "RunError",
+    "RunEvent",
     "RunExpired",
     "RunFailed",
     "RunInfo",
@@ -106,6 +108,7 @@ __all__ = [
     "Usage",
     "UsageError",
     "Why",
+    "WorkerEvent",
     "WorkerInfo",
     "Workflow",
     "WrongUse",

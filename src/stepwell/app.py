@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 import threading
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -30,9 +30,12 @@ from stepwell.executors.inline import InlineExecutor
 from stepwell.executors.process import ProcessExecutor
 from stepwell.executors.thread import ThreadExecutor
 from stepwell.handle import Door, Run
+from stepwell.hooks.failures import log_failures as failures_logged
+from stepwell.hooks.registry import Hooks, checked_names
 from stepwell.model.counting import whole
 from stepwell.model.duration import Duration, duration
 from stepwell.model.errors import InvalidSetting, NotDurable, WrongUse
+from stepwell.model.hooks import EventName, RunEvent, RunEventName, WorkerEvent, WorkerEventName
 from stepwell.model.ids import new_worker_id
 from stepwell.model.option_names import refuse_unknown_options
 from stepwell.model.queue import QueueInfo
@@ -64,6 +67,9 @@ from stepwell.workflows import Workflow
 
 P = ParamSpec("P")
 R = TypeVar("R")
+RunHook = TypeVar("RunHook", bound=Callable[[RunEvent], object])
+WorkerHook = TypeVar("WorkerHook", bound=Callable[[WorkerEvent], object])
+AnyHook = TypeVar("AnyHook", bound=Callable[[RunEvent | WorkerEvent], object])
 
 MOST_DOUBTS = 1000
 """Unknown signals that one app warns of: a program that makes up names is told no more."""
@@ -102,12 +108,19 @@ class App(Registering):
         keep: Duration | None = AS_SET,
         pooler: bool | None = None,
         capture_logs: str | int | None = "INFO",
+        log_failures: bool | None = None,
         migrate: bool = True,
     ) -> None:
-        self.settings = settings(dsn, home=home, schema=schema, lease=lease, keep=keep, pooler=pooler)
+        """`log_failures=False` logs no failures of runs; without a word, STEPWELL_LOG_FAILURES decides."""
+        self.settings = settings(
+            dsn, home=home, schema=schema, lease=lease, keep=keep, pooler=pooler, log_failures=log_failures
+        )
         checked_schema(self.settings.schema)
         self.definitions = Definitions()
         self.telemetry = Telemetry()
+        self.hooks = Hooks(self.telemetry)
+        if self.settings.log_failures:
+            self.telemetry.listen(failures_logged)
         self.portal = Portal(self)
         self._home = Home(self.settings.dsn, self.settings.schema)
         self._capture = checked_level(capture_logs)
@@ -128,6 +141,30 @@ class App(Registering):
     async def start(self, name: str, /, *args: Any, **kwargs: Any) -> Run[Any]:
         """Start a run by name, without importing its code."""
         return await self.definition(name).start(*args, **kwargs)
+
+    @overload
+    def on(self, *names: RunEventName, timeout: Duration = 10) -> Callable[[RunHook], RunHook]: ...
+    @overload
+    def on(self, *names: WorkerEventName, timeout: Duration = 10) -> Callable[[WorkerHook], WorkerHook]: ...
+    @overload
+    def on(self, *names: EventName, timeout: Duration = 10) -> Callable[[AnyHook], AnyHook]: ...
+    @refuse_unknown_options
+    def on(self, *names: str, timeout: Duration = 10) -> Callable[[Any], Any]:
+        """Call a function with each event of these names, after the commit of what it tells, and at most once. `async
+        def` is called on the event loop, `def` in a thread; after `timeout` it is given up.
+
+        >>> app = App()
+        >>> @app.on("run.failed")
+        ... async def told(event: RunEvent) -> None:
+        ...     print(event.name, event.error)
+        """
+        checked_names(names)
+
+        def register(fn: Any) -> Any:
+            self.hooks.add(names, fn, timeout)
+            return fn
+
+        return register
 
     # -- runs
 
@@ -206,9 +243,12 @@ class App(Registering):
             opening.users -= 1
             if opening.users:
                 return
-            del self._openings[loop]
             try:
-                await opening.close()
+                try:
+                    await self.hooks.close()  # before the rest: a hook may ask for something
+                finally:
+                    del self._openings[loop]
+                    await opening.close()
             finally:
                 await asyncio.to_thread(self._let_go)
 
@@ -229,7 +269,8 @@ class App(Registering):
             await asyncio.to_thread(self._let_go)
             raise
         dispatch = PostgresDispatch(database)
-        return Opening(database, dispatch, Client(database.for_clients(), dispatch))
+        self.hooks.open()
+        return Opening(database, dispatch, Client(database.for_clients(), dispatch, self.telemetry))
 
     def _embedded_dsn(self) -> str:
         """The embedded server, held once for each event loop: it stops when the last has let go."""
@@ -262,21 +303,23 @@ class App(Registering):
                 finally:
                     await worker.stop(patience)
                     await worker.stopped()
+                    await self.hooks.drain()
 
     def _hire(self, who: Identity, executors: Mapping[str, Executor]) -> tuple[Worker, Services]:
         opening, lease, tasks = self._opening, self.settings.lease, self.definitions.claimable
         database, dispatch = opening.database, opening.dispatch
-        link = DirectLink(database, dispatch, who, lease=lease)
+        telemetry = self.telemetry.about(worker=who)
+        link = DirectLink(database, dispatch, who, lease=lease, telemetry=telemetry)
         worker = Worker(
             link,
-            Bodies(tasks, executors),
-            self.telemetry,
+            Bodies(tasks, executors, self.hooks.around),
+            telemetry,
             slots=who.slots,
             lease=lease,
             capture=self._capture,
         )
         parts = (
-            Due(database, dispatch),
+            Due(database, dispatch, self.telemetry),
             Reaper(database, dispatch, self.telemetry),
             Partitions(database, keep=self.settings.keep),
             Teller(database, dispatch, self.telemetry),

@@ -26,6 +26,7 @@ from stepwell.outside import Outside
 from stepwell.patience import PATIENCE, T, patiently
 from stepwell.starting import Starting
 from stepwell.store.pool import Database, Tx
+from stepwell.telemetry import Telemetry
 from stepwell.waiting import Waiting
 
 NOTHING = timedelta(0)
@@ -40,12 +41,13 @@ class NotPlain(Exception):
 
 
 class Client:
-    def __init__(self, database: Database, dispatch: Dispatch) -> None:
+    def __init__(self, database: Database, dispatch: Dispatch, telemetry: Telemetry | None = None) -> None:
+        self._telemetry = telemetry or Telemetry()
         self._database = database
         self._dispatch = dispatch
         self._waiting = Waiting(database, dispatch)
         self.outside = Outside(database, dispatch)
-        self.many = Many(database, dispatch)
+        self.many = Many(database, dispatch, self._telemetry)
         self._starting = Starting(self._start_all, patience=PATIENCE)
 
     async def close(self) -> None:
@@ -166,7 +168,10 @@ class Client:
             after.cancelled += [] if after.asked else [run_id]
             return after
 
-        tell_all(self._dispatch, await patiently(cancel))
+        after = await patiently(cancel)
+        tell_all(self._dispatch, after)
+        if after.gone:
+            self._telemetry.tell("runs.cancelled", runs=after.gone)
 
     async def wait(self, run_id: UUID) -> Finished:
         return await self._waiting.wait(run_id)

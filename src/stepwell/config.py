@@ -29,6 +29,8 @@ class Settings:
     """How long finished runs are kept; None, for ever."""
     pooler: bool | None
     """Whether a pooler lends sessions for a transaction only; None, it is found out."""
+    log_failures: bool = True
+    """Whether workers log failed runs and attempts."""
 
 
 def settings(
@@ -39,6 +41,7 @@ def settings(
     lease: Duration | None = None,
     keep: Duration | None = AS_SET,
     pooler: bool | None = None,
+    log_failures: bool | None = None,
 ) -> Settings:
     chosen_lease: Duration = lease if lease is not None else os.environ.get("STEPWELL_LEASE") or "30s"
     if isinstance(chosen_lease, str) and chosen_lease.replace(".", "", 1).isdigit():
@@ -55,6 +58,7 @@ def settings(
         lease=held,
         keep=_kept(keep),
         pooler=_pooler() if pooler is None else pooler,
+        log_failures=_logs_failures() if log_failures is None else log_failures,
     )
 
 
@@ -63,6 +67,13 @@ def _pooler() -> bool | None:
     if given not in _ANSWERS:
         raise InvalidSetting("pooler", given, "1 if there is one, 0 if there is none; without it, it is found out")
     return _ANSWERS[given]
+
+
+def _logs_failures() -> bool:
+    given = os.environ.get("STEPWELL_LOG_FAILURES", "").lower()
+    if given not in _ANSWERS:
+        raise InvalidSetting("log_failures", given, "1 to log failures, which is the default, or 0")
+    return _ANSWERS[given] is not False
 
 
 def _kept(keep: Duration | None) -> timedelta | None:

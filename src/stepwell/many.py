@@ -13,10 +13,12 @@ from stepwell.model.states import State
 from stepwell.model.turn import Consequences
 from stepwell.patience import patiently
 from stepwell.store.pool import Database
+from stepwell.telemetry import Telemetry
 
 
 class Many:
-    def __init__(self, database: Database, dispatch: Dispatch) -> None:
+    def __init__(self, database: Database, dispatch: Dispatch, telemetry: Telemetry) -> None:
+        self._telemetry = telemetry
         self._database = database
         self._dispatch = dispatch
 
@@ -43,6 +45,8 @@ class Many:
 
         cancelled, after = await patiently(cancel)
         tell_all(self._dispatch, after)
+        if after.gone:
+            self._telemetry.tell("runs.cancelled", runs=after.gone)
         return cancelled, list(after.asked)
 
     async def retry(self, ids: Sequence[UUID]) -> dict[UUID, RunId]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import inspect
+import logging
 import re
 import shlex
 import sys
@@ -157,6 +158,7 @@ async def run_page(page: Path, dsn: str, files: Path) -> None:
     printed = Printed(page)
     module.__dict__["print"] = printed
     sys.modules[MODULE] = module
+    handlers = {logger: logger.handlers[:] for logger in loggers()}
     try:
         for block in blocks(page):
             if not block.is_run:
@@ -177,7 +179,13 @@ async def run_page(page: Path, dsn: str, files: Path) -> None:
     finally:
         for app in [value for value in vars(module).values() if isinstance(value, App)]:
             await asyncio.to_thread(app.portal.close)
+        for logger in loggers():
+            logger.handlers[:] = handlers.get(logger, [])
         forget(files)
+
+
+def loggers() -> list[logging.Logger]:
+    return [each for each in logging.root.manager.loggerDict.values() if isinstance(each, logging.Logger)]
 
 
 def forget(files: Path) -> None:

@@ -147,7 +147,7 @@ async def test_what_has_expired_is_not_claimed(tx: Transaction) -> None:
     start = a_start(expires=timedelta(0))
     await runs.start(tx, [start])
     assert await take(tx, await a_worker(tx)) == []
-    assert await ends.expire(tx, Consequences(), limit=10) == [start.id]
+    assert [each.id for each in await ends.expire(tx, Consequences(), limit=10)] == [start.id]
 
 
 async def test_each_claim_counts_an_attempt_and_has_an_id_of_its_own(tx: Transaction) -> None:

@@ -100,7 +100,7 @@ async def test_only_what_failed_for_good_has_a_handler(tx: Transaction) -> None:
     await ends.cancel(tx, [cancelled.id])
     await force(tx, late.id, State.PENDING)
     await execute(tx, "update stepwell.runs set expires_at = stepwell.now() - interval '1s' where id = $1", late.id)
-    assert await ends.expire(tx, Consequences(), limit=10) == [late.id]
+    assert [each.id for each in await ends.expire(tx, Consequences(), limit=10)] == [late.id]
     assert await handlers(tx) == []
 
 

@@ -173,3 +173,17 @@ def die_with_a_forked_child() -> None:
     if os.fork() == 0:
         signal.pause()
     os._exit(9)
+
+
+async def fatal_in_a_group() -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_raises(Fatal("give up")))
+
+
+async def snooze_in_a_group() -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_raises(Snooze(60)))
+
+
+async def _raises(error: Exception) -> None:
+    raise error

@@ -85,6 +85,14 @@ async def test_a_kind_of_fatal_is_raised_as_fatal_and_keeps_its_story(processes)
     assert "in give_up" in traceback_text(raised.value)
 
 
+async def test_what_says_how_the_attempt_ends_may_come_in_a_group_of_one(processes) -> None:
+    with pytest.raises(Fatal, match="give up"):
+        await result(processes, bodies.fatal_in_a_group)
+    with pytest.raises(Snooze) as raised:
+        await result(processes, bodies.snooze_in_a_group)
+    assert raised.value.delay == timedelta(minutes=1)
+
+
 async def test_a_result_that_cannot_be_stored_says_so(processes) -> None:
     with pytest.raises(NotEncodable):
         await result(processes, bodies.return_the_unstorable)

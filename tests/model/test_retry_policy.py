@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepwell import InvalidSetting, Retry
+from stepwell.model.raised import SHORTEST
 from stepwell.model.run import Error, Reason
 from tests.model.policies import POLICIES
 
@@ -54,7 +56,15 @@ def test_listed_delays_are_used_in_turn_and_the_last_repeats(listed: Any) -> Non
 def test_the_most_patient_policy_does_not_overflow(factor: float) -> None:
     policy = Retry(attempts=1_000_000, factor=factor, max_delay=300, jitter=0)
     assert policy.delay_after(error(), failures=999_999, noise=0.5) in (timedelta(seconds=1), timedelta(minutes=5))
-    assert Retry(attempts=10**9, delay=0, factor=factor).delay_after(error(), failures=10**8, noise=0) == timedelta(0)
+    assert Retry(attempts=10**9, delay=0, factor=factor).delay_after(error(), failures=10**8, noise=0) == SHORTEST
+
+
+@pytest.mark.parametrize("policy", [Retry(delay=0), Retry(max_delay=0), Retry(backoff=[0]), Retry(backoff=["1ms"])])
+def test_ten_attempts_may_follow_at_once_and_no_policy_spins(policy: Retry) -> None:
+    patient = replace(policy, attempts=10**6)
+    delays = [patient.delay_after(error(), failures=number, noise=0.5) for number in range(1, 30)]
+    assert max(each or timedelta(0) for each in delays[:9]) < SHORTEST
+    assert set(delays[9:]) == {SHORTEST}
 
 
 @given(POLICIES, st.integers(1, 60), st.floats(0, 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
-from stepwell import App, Call, Retry, Run, RunInfo, Task, current
+from stepwell import App, Call, Retry, Run, RunEvent, RunInfo, Task, WorkerEvent, current
 
 
 @dataclass
@@ -134,3 +134,16 @@ def settings() -> None:
 def passed_on() -> None:
     task: Task[[UUID], int] = add  # E: other parameters
     print(task)
+
+
+@app.on("worker.lost")  # E: the function takes another kind of event
+def lost(event: RunEvent) -> None:
+    print(event)
+
+
+@app.on("run.failed")  # E: the function takes another kind of event
+def failed(event: WorkerEvent) -> None:
+    print(event)
+
+
+app.on("run.faild")  # E: no such event

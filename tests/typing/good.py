@@ -20,6 +20,7 @@ from stepwell import (
     Reason,
     Retry,
     Run,
+    RunEvent,
     RunFailed,
     RunInfo,
     Snooze,
@@ -27,6 +28,7 @@ from stepwell import (
     SyncRun,
     Task,
     Usage,
+    WorkerEvent,
     WorkerInfo,
     Workflow,
     current,
@@ -274,3 +276,27 @@ async def workflows() -> None:
     await run.pause()
     await run.resume()
     await run.cancel(force=True)
+
+
+@app.on("run.failed", "run.retrying")
+async def failed(event: RunEvent) -> None:
+    assert_type(event.run_id, UUID)
+    assert_type(event.error, Error | None)
+    assert_type(event.next_at, datetime | None)
+    assert_type(event.worker, UUID | None)
+    assert_type(event.tags, dict[str, Any])
+
+
+@app.on("worker.lost", timeout="30s")
+def gone(event: WorkerEvent) -> None:
+    assert_type(event.name, str)
+
+
+@app.on("run.completed", "worker.stopped")
+def any_of_them(event: RunEvent | WorkerEvent) -> int:
+    assert_type(event.at, datetime)
+    return 1
+
+
+event_function: Callable[[RunEvent | WorkerEvent], int] = any_of_them
+quiet = App(log_failures=False)

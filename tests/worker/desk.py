@@ -62,8 +62,10 @@ class Desk:
         known = Bodies(written, {"inline": InlineExecutor()})
         self._changed = Counted()
         self._ledger = Put(self._changed)
-        turns = Turns(NO_LINK, self._ledger, known)
-        self.attempts = Attempts(known, self._ledger, turns, Notes(NO_LINK), slots=slots, changed=self._changed)
+        turns = Turns(NO_LINK, self._ledger, known, Telemetry())
+        self.attempts = Attempts(
+            known, self._ledger, turns, Notes(NO_LINK), telemetry=Telemetry(), slots=slots, changed=self._changed
+        )
 
     @property
     def outcomes(self) -> dict[Claim, Outcome]:

@@ -225,7 +225,7 @@ async def test_a_group_of_tasks_inside_a_body_ends_with_it() -> None:
         return 1
 
     done = await Desk(adds, adds_later, needs_none, breaks).do("needs_none", "breaks", "adds", "adds_later", "breaks")
-    assert done == ["0", "ExceptionGroup", "6", "6", "ExceptionGroup"]
+    assert done == ["0", "KeyError", "6", "6", "KeyError"]
 
 
 async def test_a_body_finds_itself_in_the_same_task_in_its_first_step_and_after() -> None:

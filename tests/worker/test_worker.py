@@ -90,6 +90,24 @@ async def test_a_snoozed_task_comes_back_and_no_failure_is_counted(app: App) -> 
     assert (await run.info()).failures == 0
 
 
+@pytest.mark.parametrize("delay", [0, "1ms"])
+async def test_a_snooze_of_no_time_does_not_spin(app: App, delay: Any) -> None:
+    @app.task(retry=Retry(attempts=1))
+    async def later() -> int:
+        if current.attempt < 3:
+            raise Snooze(delay)
+        return current.attempt
+
+    async with app.worker():
+        run = await later.start()
+        assert await run.result(20) == 3
+    first, second, third = await run.attempts()
+    for one, next_one in ((first, second), (second, third)):
+        assert one.ended_at is not None
+        assert next_one.started_at is not None
+        assert (next_one.started_at - one.ended_at).total_seconds() >= 0.1
+
+
 @pytest.mark.parametrize("kind", ["async", "thread", "process"])
 async def test_an_attempt_that_takes_too_long_is_ended(app: App, kind: str) -> None:
     from tests.worker import bodies

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from copy import copy
 from datetime import UTC, datetime
 
 import msgspec
@@ -16,6 +17,12 @@ LEVELS = ("debug", "info", "warning", "error", "critical")
 class ForPeople(logging.Formatter):
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
+
+    def format(self, record: logging.LogRecord) -> str:
+        if record.exc_text and not record.exc_info:
+            record = copy(record)
+            record.exc_text = plain(record.exc_text or "", keep="\n\t")
+        return super().format(record)
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         record.message = plain(record.message)
@@ -36,6 +43,8 @@ class AsJson(logging.Formatter):
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
+        elif record.exc_text:
+            line["traceback"] = record.exc_text
         return msgspec.json.encode(line).decode()
 
 

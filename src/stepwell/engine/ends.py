@@ -18,7 +18,7 @@ from uuid import UUID
 
 from stepwell.engine import arrivals
 from stepwell.model.ids import RunId
-from stepwell.model.run import OVERDUE, Cancelled, Claim, Error
+from stepwell.model.run import OVERDUE, Cancelled, Claim, EndedRun, Error
 from stepwell.model.states import State
 from stepwell.model.turn import Consequences
 from stepwell.model.word import Word
@@ -102,7 +102,7 @@ async def end_from_outside(
         [row["id"] for row in ended if row["is_handled"]],
     )
     await _follow(tx, follows, after)
-    return {row["id"]: Cancelled(row["freed"]) for row in ended}
+    return {row["id"]: Cancelled(rows.ended_run(row), row["freed"]) for row in ended}
 
 
 async def cancel(tx: Tx, ids: Sequence[UUID], *, force: bool = False) -> tuple[dict[UUID, Cancelled], Consequences]:
@@ -114,20 +114,23 @@ async def cancel(tx: Tx, ids: Sequence[UUID], *, force: bool = False) -> tuple[d
     moved = await end_from_outside(tx, sorted(set(ids)), State.CANCELLED, after, force=force)
     after.asked += await arrivals.ask_to_end(tx, sorted(set(ids) - moved.keys()), after)
     after.wakes |= {each.freed for each in moved.values() if each.freed is not None}
+    after.gone += [each.run for each in moved.values()]
     return moved, after
 
 
-async def expire(tx: Tx, after: Consequences, *, limit: int) -> list[UUID]:
+async def expire(tx: Tx, after: Consequences, *, limit: int) -> list[EndedRun]:
     """scheduled, waiting, pending, paused -> expired: what was not started in time, with all that follows."""
     late = [row["id"] for row in await tx.rows("expired_runs", limit=limit)]
-    return list(await end_from_outside(tx, sorted(late), State.EXPIRED, after)) if late else []
+    ended = await end_from_outside(tx, sorted(late), State.EXPIRED, after) if late else {}
+    return [each.run for each in ended.values()]
 
 
-async def fail_overdue(tx: Tx, after: Consequences, *, limit: int) -> list[UUID]:
+async def fail_overdue(tx: Tx, after: Consequences, *, limit: int) -> list[EndedRun]:
     """scheduled, waiting, pending, paused -> failed: what did not end in time, with all that follows."""
     await lock_children(tx, [row["id"] for row in await tx.rows("overdue_workflows", limit=limit)])
     late = [row["id"] for row in await tx.rows("overdue_runs", limit=limit)]
-    return list(await end_from_outside(tx, sorted(late), State.FAILED, after, error=OVERDUE)) if late else []
+    ended = await end_from_outside(tx, sorted(late), State.FAILED, after, error=OVERDUE) if late else {}
+    return [each.run for each in ended.values()]
 
 
 async def lock_children(tx: Tx, ids: Sequence[UUID]) -> list[UUID]:
@@ -149,9 +152,10 @@ async def cancel_parts(tx: Tx, ids: Sequence[UUID], after: Consequences) -> None
     ids = sorted(set(ids))
     for page in [ids[first : first + CHILDREN] for first in range(0, len(ids), CHILDREN)]:
         tasks = [row["id"] for row in await tx.rows("kinds_of", ids=page) if row["kind"] != "workflow"]
-        ended = [row["id"] for row in await _end_unclaimed(tx, tasks, State.CANCELLED, force=False)] if tasks else []
-        after.cancelled += ended
-        await arrivals.ask_to_end(tx, sorted(set(page).difference(ended)), after)
+        ended = await _end_unclaimed(tx, tasks, State.CANCELLED, force=False) if tasks else []
+        after.cancelled += [row["id"] for row in ended]
+        after.gone += [rows.ended_run(row) for row in ended]
+        await arrivals.ask_to_end(tx, sorted(set(page).difference(after.cancelled)), after)
 
 
 async def tell_parents(tx: Tx, ids: Sequence[UUID], after: Consequences) -> None:

@@ -335,5 +335,5 @@ async def lock_lost_claims(tx: Tx, *, limit: int, calm: timedelta = CALM) -> lis
     lost = await tx.rows("lock_lost_claims", limit=limit, calm=calm)
     claims = [rows.claim(row) for row in lost]
     for claim, row in zip(claims, lost, strict=True):
-        claim.turn = row["turn"]
+        claim.turn, claim.holder = row["turn"], row["claimed_by"]
     return claims

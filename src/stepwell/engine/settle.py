@@ -12,8 +12,6 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, assert_never
 
-import msgspec
-
 from stepwell.engine import ends
 from stepwell.engine.ends import Ending
 from stepwell.engine.runs import by_id
@@ -31,7 +29,7 @@ from stepwell.model.outcome import (
     Waiting,
     decide,
 )
-from stepwell.model.retry import LOST_TURNS, Retry
+from stepwell.model.retry import policy_of
 from stepwell.model.run import Claim, Reason
 from stepwell.model.states import State
 from stepwell.model.turn import Consequences
@@ -78,6 +76,8 @@ class Plan:
 
     endings: list[Ending] = field(default_factory=list)
     batches: dict[str, Batch] = field(default_factory=dict)
+    moves: dict[Claim, Move] = field(default_factory=dict)
+    """What was decided for all but completed runs."""
 
     @property
     def is_one_statement(self) -> bool:
@@ -97,6 +97,8 @@ class Settled:
     """What became of a plan: the runs that moved, those that finished, and what followed for others."""
 
     moved: set[RunId] = field(default_factory=set)
+    moves: dict[Claim, Move] = field(default_factory=dict)
+    """What was decided for all but completed runs, whether or not they moved."""
     finished: list[RunId] = field(default_factory=list)
     after: Consequences = field(default_factory=Consequences)
 
@@ -108,7 +110,8 @@ def plan(settlements: Sequence[Settlement], *, noise: Callable[[], float] = rand
         if type(outcome) is Completed:  # nearly all of them, and there is nothing to decide
             planned.endings.append(Ending(claim, State.COMPLETED, outcome.result))
         else:
-            _add(planned, claim, _move(claim, outcome, noise()))
+            move = planned.moves[claim] = _move(claim, outcome, noise())
+            _add(planned, claim, move)
     return planned
 
 
@@ -118,9 +121,7 @@ def _move(claim: Claim, outcome: Outcome, noise: float) -> Move:
     if not isinstance(outcome, Failed):
         return outcome
     try:
-        packed = msgspec.json.decode(claim.retry)
-        # Who started a workflow by its name alone did not know that it has turns.
-        retry = LOST_TURNS if claim.turn and not packed else Retry.unpacked(packed)
+        retry = policy_of(claim.retry, turn=claim.turn)
     except (AttributeError, StepwellError, TypeError, ValueError) as error:
         # One row that cannot be read must not stop the others of its batch, pass after pass.
         unread = f"{outcome.error.message}\n(and its retry policy cannot be read: {error})"
@@ -155,6 +156,7 @@ async def apply(tx: Tx, planned: Plan, *, told: bool = False) -> Settled:
     """running -> completed, failed, scheduled, pending: as planned. In a transaction, unless it is one statement.
     `told` says that the workflows that wait for these runs know of their end."""
     settled = Settled()
+    settled.moves = planned.moves
     if planned.endings:
         ended = await ends.end(tx, planned.endings, settled.after, told=told)
         settled.finished = [each.claim.id for each in planned.endings if each.claim.id in ended.moved]

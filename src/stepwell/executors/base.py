@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from traceback import TracebackException
 from typing import TYPE_CHECKING, Any, Protocol
 
+from stepwell.model.errors import NotDurable
 from stepwell.model.raised import Fatal, type_name
 
 if TYPE_CHECKING:
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 MESSAGE_LIMIT = 10_000
 TRACEBACK_LIMIT = 65_536
+SHOWN = 3
+"""Errors of a group that its message names."""
 
 _PACKAGE = Path(__file__).parent.parent
 _OWN_CODE = tuple(f"{_PACKAGE / part}{os.sep}" for part in ("executors", "worker", "replay"))
@@ -107,26 +111,73 @@ def contained(error: BaseException) -> BaseException:
     return exited
 
 
+def leading(error: BaseException) -> BaseException:
+    """The error to tell: the one in a group of one; or the NotDurable that led to all the rest, as its remedy helps."""
+    return _refused_behind(error) or _sole(error)
+
+
+def _sole(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+def _refused_behind(error: BaseException) -> NotDurable | None:
+    unseen, seen = [error], {id(error)}
+    while unseen:
+        link = unseen.pop()
+        if isinstance(link, NotDurable):
+            return link
+        before = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+        inside = link.exceptions if isinstance(link, BaseExceptionGroup) else ()
+        more = [each for each in (before, *reversed(inside)) if each is not None and id(each) not in seen]
+        seen.update(map(id, more))
+        unseen += more
+    return None
+
+
 def type_names(error: BaseException) -> tuple[str, ...]:
-    """The error's type and its bases, most specific first: "shop.Declined", "ValueError", "Exception", …"""
+    """The error's type and its bases, most specific first: "shop.Declined", "ValueError", "Exception", …
+
+    Those of a group around it follow: a retry policy may name either."""
     remote = _told_by_child(error)
     if remote is not None:
         return remote.types
-    return tuple(type_name(cls) for cls in type(error).__mro__ if cls is not object)
+    told = (*type(leading(error)).__mro__, *type(error).__mro__)
+    return tuple(dict.fromkeys(type_name(cls) for cls in told if cls is not object))
 
 
 def message_text(error: BaseException) -> str:
-    try:
-        text = str(error)
-    except Exception:
-        text = f"<{type(error).__name__} whose str() failed>"
+    told = leading(error)
+    text = _text_of(told)
+    if isinstance(told, BaseExceptionGroup) and (causes := list(islice(_leaves(told), SHOWN + 1))):
+        named = [f"{type_names(each)[0]}: {message_text(each)}" for each in causes[:SHOWN]]
+        text = f"{text}: {'; '.join(named)}{'; …' if len(causes) > SHOWN else ''}"
+    if told is not error and _sole(error) is not told:
+        text = f"{text} It led to {type_name(type(error))}: {_text_of(error)}"
     return bounded(text, MESSAGE_LIMIT)
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    """The errors that a group was raised for: its own message says only how many there are."""
+    for each in group.exceptions:
+        if isinstance(each, BaseExceptionGroup):
+            yield from _leaves(each)
+        else:
+            yield each
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return f"<{type(error).__name__} whose str() failed>"
 
 
 def code_text(error: BaseException) -> str | None:
     """The code an error of the user's carries, if it is text."""
     try:
-        code = getattr(error, "code", None)
+        code = getattr(leading(error), "code", None)
     except Exception:
         return None
     return bounded(code, MESSAGE_LIMIT) if isinstance(code, str) else None

@@ -37,6 +37,7 @@ from stepwell.executors.base import (
     bounded,
     code_text,
     contained,
+    leading,
     message_text,
     traceback_text,
     type_names,
@@ -171,9 +172,10 @@ async def _awaited(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 def _checked(error: BaseException) -> BaseException:
     """A Snooze whose delay is none fails the attempt for that."""
+    told = leading(error)
     try:
-        if isinstance(error, Snooze):
-            delay_of(error)
+        if isinstance(told, Snooze):
+            delay_of(told)
     except BaseException as wrong:
         return contained(wrong)
     return error
@@ -190,9 +192,9 @@ def _failure(error: BaseException) -> Failure:
 
 
 def _facts(error: BaseException) -> dict[str, Any]:
-    match error:
-        case Snooze():
-            return {"delay": delay_of(error).total_seconds()}
+    match leading(error):
+        case Snooze() as snooze:
+            return {"delay": delay_of(snooze).total_seconds()}
         case BodyExited(type=name, message=message):
             return {"type": name, "message": message}
         case NotEncodable(where=where, reason=reason) | NotDecodable(where=where, reason=reason):

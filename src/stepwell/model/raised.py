@@ -33,7 +33,7 @@ def _rebuild_run_error(message: str, code: str) -> RunError:
 
 
 class Snooze(Exception):
-    """Raised by a task: not now, again after this long. Counts as no failure."""
+    """Raised by a task: not now, again after this long, and at least 0.1 seconds. Counts as no failure."""
 
     __module__ = "stepwell"
 
@@ -42,9 +42,13 @@ class Snooze(Exception):
         self.delay: timedelta = duration(delay, setting="Snooze(delay)")
 
 
+SHORTEST = timedelta(seconds=0.1)
+"""Between attempts of which there is no end: a run that asks for none would keep a slot and the database busy."""
+
+
 def delay_of(snooze: Snooze) -> timedelta:
-    """As it is when it was raised: anyone may have changed it, and a subclass of the user's may have none."""
-    return duration(snooze.delay, setting="Snooze(delay)")
+    """The delay when it was raised: anyone may have changed it, and a subclass of the user's may have none."""
+    return max(duration(snooze.delay, setting="Snooze(delay)"), SHORTEST)
 
 
 def type_name(cls: type) -> str:

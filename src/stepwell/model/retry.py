@@ -9,20 +9,24 @@ from datetime import timedelta
 from math import inf
 from typing import Any, Literal, Self
 
+import msgspec
+
 from stepwell.model.counting import MOST
 from stepwell.model.duration import Duration, duration
 from stepwell.model.errors import InvalidSetting
 from stepwell.model.option_names import refuse_unknown_options
-from stepwell.model.raised import type_name
+from stepwell.model.raised import SHORTEST, type_name
 from stepwell.model.run import Error, Reason
 
 Matcher = type[BaseException] | str
 Backoff = Literal["exponential", "fixed"]
+FAST = 10
+"""So many attempts may follow one another without a pause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """When an attempt failed: again or not, and after how long.
+    """When an attempt failed: again or not, and after how long. After ten failures that is at least 0.1 seconds.
 
     `attempts` counts the first one. `backoff` is "exponential", "fixed" or the delays themselves, the last
     of which repeats. `on` and `never` name exception types, their qualified names, or the codes of RunError.
@@ -69,7 +73,8 @@ class Retry:
             # The first loss of a worker says nothing about the task.
             return timedelta(0)
         seconds = self._base_delay(failures) * (1 + self.jitter * (2 * noise - 1))
-        return timedelta(seconds=seconds if self._delays else min(seconds, self._cap))
+        delay = timedelta(seconds=seconds if self._delays else min(seconds, self._cap))
+        return delay if failures < FAST else max(delay, SHORTEST)
 
     def _covers(self, error: Error) -> bool:
         if error.reason is Reason.GAVE_UP:
@@ -141,6 +146,17 @@ def _check(setting: str, value: object, good: bool, rule: str) -> None:
 
 Retry.__init__ = refuse_unknown_options(Retry.__init__)  # type: ignore[method-assign]  # a dataclass makes it itself
 DEFAULT = Retry()
+
+
+def policy_of(packed: bytes, *, turn: bool) -> Retry:
+    """The policy of a run, from its row; of a turn whose starter knew only its name, that of turns.
+
+    Raises what `msgspec` and `Retry` raise if the row cannot be read.
+    """
+    told = msgspec.json.decode(packed)
+    return LOST_TURNS if turn and not told else Retry.unpacked(told)
+
+
 LOST_TURNS = Retry(attempts=10, delay=1, factor=2, max_delay=600)
 """A turn that is lost with its worker is taken again, after a second and then ever longer: ten in a row within some
 minutes, none of them written, are the code's fault."""

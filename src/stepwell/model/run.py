@@ -176,6 +176,10 @@ class Claim(Struct, eq=False):
     """What the attempt took, if that was measured."""
     turn: bool = False
     """It is a turn of a workflow."""
+    begun_at: float = 0.0
+    """When its body began, by our own clock; only where a hook is to be told how long it took."""
+    holder: UUID | None = None
+    """The worker that held it, where another settles it."""
 
     @property
     def left(self) -> timedelta | None:
@@ -208,9 +212,24 @@ Fence = tuple[RunId, ClaimId]
 
 
 @dataclass(frozen=True, slots=True)
+class EndedRun:
+    """A run that ended otherwise than by an attempt: cancelled, expired or overdue."""
+
+    id: UUID
+    kind: str
+    name: str
+    queue: str
+    attempt: int
+    failures: int
+    key: str | None
+    tags: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
 class Cancelled:
     """A run that was cancelled from outside."""
 
+    run: EndedRun
     freed: str | None
     """The queue where it was running, if it was: a limit may have room there again."""
 

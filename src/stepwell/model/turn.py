@@ -15,7 +15,7 @@ from msgspec import Struct
 from stepwell.model.commands import Ended, StepCall
 from stepwell.model.events import Event, EventType
 from stepwell.model.outcome import Completed
-from stepwell.model.run import Claim
+from stepwell.model.run import Claim, EndedRun
 from stepwell.model.start import Start
 from stepwell.model.states import State
 
@@ -150,6 +150,8 @@ class Consequences:
     wakes: set[str] = field(default_factory=set)
     """Queues with new work."""
     cancelled: list[UUID] = field(default_factory=list)
+    gone: list[EndedRun] = field(default_factory=list)
+    """What is known of the cancelled runs, for hooks."""
     asked: list[UUID] = field(default_factory=list)
     """Workflows that were asked to end."""
     heard: list[UUID] = field(default_factory=list)

@@ -20,6 +20,8 @@ class Called(DurableFuture[Any]):
     """The end of a task, child or step, for whoever awaits it. To stop waiting for it is to cancel it."""
 
     __slots__ = ("call", "issuer")
+    is_told_elsewhere = True
+    """Its failure: where it is awaited, or by the run itself, which goes on whether anyone waits for it or not."""
     maker: Any
     """Of one that is a task itself: the task that made it."""
 

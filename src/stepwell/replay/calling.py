@@ -126,6 +126,7 @@ class CallTask(Called, EndsItself, Generic[R]):
     )  # fmt: skip
     _cancelled = False
     _args = ()
+    is_told_elsewhere = False
 
     def __init__(
         self, calling: Calling[R], loop: Loop, name: object, context: Context | None, *, eager: bool = False

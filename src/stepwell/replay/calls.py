@@ -10,7 +10,7 @@ from importlib import import_module
 from types import BuiltinFunctionType, FrameType, FunctionType
 from typing import Any
 
-from stepwell.replay.forbidden import INSTEAD, INSTEAD_OF_UNSEEDED, STEP
+from stepwell.replay.forbidden import INSTEAD, INSTEAD_OF_UNSEEDED, OF_LIBRARIES, STEP
 
 _OF_DATES = {"now": "datetime.datetime.now", "utcnow": "datetime.datetime.utcnow", "today": "datetime.datetime.today"}
 _OF_SOCKETS = frozenset({"connect", "read", "recv", "recv_into", "recvfrom", "send", "sendall", "sendto", "write"})
@@ -23,9 +23,20 @@ class Forbidden:
     instead: str
     by_anyone: bool = False
     """Not only when a line of the user's calls it, but whoever does so on its behalf."""
+    by_packages: bool = False
+    """Nor only then, but also when an installed package does."""
 
 
 _TALK = Forbidden("sockets", STEP, by_anyone=True)
+
+
+_stand_ins: dict[int, Forbidden] = {}
+"""By the identity of their code: functions of ours in the place of forbidden ones."""
+
+
+def stands_in(function: Any, name: str) -> None:
+    """A function that is called where this name is written. It answers a package: only a user's own line is refused."""
+    _stand_ins[id(function.__code__)] = Forbidden(f"{name}()", INSTEAD[name])
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +54,11 @@ class Known:
 @cache
 def known() -> Known:
     in_c: dict[Any, Forbidden] = {}
-    in_python: dict[int, Forbidden] = {}
+    in_python = dict(_stand_ins)
     for name, instead in INSTEAD.items():
-        function, found = _named(name), Forbidden(f"{name}()", instead)
+        function = _named(name)
+        function = getattr(function, "__wrapped__", function)  # behind a stand-in
+        found = Forbidden(f"{name}()", instead, by_packages=name in OF_LIBRARIES)
         if isinstance(function, BuiltinFunctionType):
             in_c[function] = found
         elif isinstance(function, FunctionType):
@@ -72,7 +85,7 @@ def _by_name(function: Any) -> Forbidden | None:
     if name in _OF_DATES:
         of = function.__self__
         if isinstance(of, type) and issubclass(of, date):
-            return Forbidden(f"{of.__name__}.{name}()", INSTEAD[_OF_DATES[name]])
+            return Forbidden(f"{of.__name__}.{name}()", INSTEAD[_OF_DATES[name]], by_packages=True)
     elif name in _OF_SOCKETS:
         kind = type(function.__self__)
         if (kind.__module__, kind.__name__) in _SOCKETS:

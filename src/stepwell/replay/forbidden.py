@@ -39,6 +39,14 @@ INSTEAD: Mapping[str, str] = {
 }
 """By the dotted name of the function: those that give something else each time they are called."""
 
+OF_LIBRARIES = frozenset(
+    {name for name, instead in INSTEAD.items() if instead.startswith(_NOW)}
+    | {f"time.{clock}{unit}" for clock in ("monotonic", "perf_counter") for unit in ("", "_ns")}
+    | {"time.sleep"}
+)
+"""Also refused to an installed package, where it gets past the clocks that stand still: see `clocks`. By such a clock
+it decides how often to try again, and when to give up."""
+
 UNSEEDED = "random.Random"
 """Allowed with a seed, and only then."""
 INSTEAD_OF_UNSEEDED = f"{_RANDOM}, or Random(seed)"

@@ -1,7 +1,7 @@
 """Keeps workflow code from what a replay could not repeat.
 
     always      files, sockets, processes and threads: an audit hook hears of them wherever they are opened, and
-                looks from there outwards for the line of the user's that led to it
+                looks from there outwards for the line of the user's that led to it; time.sleep: see `clocks`
     when strict clocks, random numbers and uuids, called by a line of the user's: they cannot be heard of but by a
                 profile function, which is too dear for production
 
@@ -58,14 +58,19 @@ _FOR_THEIR_OWN_SAKE = {
     "importlib", "zipimport", "pkgutil", "linecache", "traceback", "inspect", "warnings", "zoneinfo", "encodings",
     "gettext", "locale", "mimetypes", "pkg_resources",
     # … what is written about the work …
-    "logging", "loguru", "structlog", "sentry_sdk", "opentelemetry", "ddtrace",
+    "logging", "loguru", "structlog", "rich", "sentry_sdk", "opentelemetry", "ddtrace", "datadog", "elasticapm",
+    "logfire", "newrelic", "prometheus_client", "statsd",
     # … and those who look on.
     "pdb", "bdb", "pydevd", "_pydevd_bundle", "debugpy", "coverage", "_pytest", "pytest_timeout",
 }  # fmt: skip
 """Modules that open what they need without the workflow coming out any different."""
 
-_inside: set[int] = set()
-"""Threads that run workflow code now. Looked at first: nearly always it is empty."""
+inside: dict[int, Any] = {}
+"""Threads that run workflow code now, with its loop. Looked at first: nearly always it is empty."""
+_INSTEAD_OF_PACKAGE = (
+    "Give it workflow.now() if it takes a time, use a package that calls time.monotonic(), which has the workflow's "
+    "time, or do it in a step or a task, and await that."
+)
 _installed = False
 _strict = os.environ.get("STEPWELL_STRICT", "").lower() in ("1", "true", "yes")
 _gates: set[int] = set()
@@ -94,14 +99,14 @@ def guarded(run: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
     @wraps(run)
     def run_guarded(self: Any, then: Any) -> None:
         thread = get_ident()
-        if _strict or not _installed or thread in _inside:
+        if _strict or not _installed or thread in inside:
             _run_watched(run, self, then, thread)
             return
-        _inside.add(thread)
+        inside[thread] = self
         try:
             run(self, then)
         finally:
-            _inside.discard(thread)
+            del inside[thread]
 
     gate: Any = run_guarded
     _gates.add(id(gate.__code__))
@@ -110,12 +115,12 @@ def guarded(run: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
 
 def _run_watched(run: Callable[[Any, Any], None], loop: Any, then: Any, thread: int) -> None:
     """The first time, inside of another, or when strict."""
-    if thread in _inside:
+    if thread in inside:
         run(loop, then)
         return
     if not _installed:
         _install()
-    _inside.add(thread)
+    inside[thread] = loop
     watching = _strict and sys.getprofile() is None
     try:
         if watching:
@@ -125,7 +130,7 @@ def _run_watched(run: Callable[[Any, Any], None], loop: Any, then: Any, thread: 
         # It is not there any more if it has raised: Python takes it out.
         if watching and sys.getprofile() is _watch:
             sys.setprofile(None)
-        _inside.discard(thread)
+        del inside[thread]
 
 
 def _install() -> None:
@@ -153,10 +158,10 @@ def _tell_of_threads() -> None:
 
 
 def _audit(event: str, args: tuple[Any, ...]) -> None:
-    if not _inside:
+    if not inside:
         return
     what = _EVENTS.get(event)
-    if what is None or get_ident() not in _inside or (event == "open" and _is_data(*args)):
+    if what is None or get_ident() not in inside or (event == "open" and _is_data(*args)):
         return
     user = _user_behind(sys._getframe(1))
     if user is not None:
@@ -190,6 +195,15 @@ def _user_behind(frame: FrameType | None) -> FrameType | None:
     return user or _own_line(packages)
 
 
+def asked_by() -> FrameType | None:
+    """The line of the user's on whose behalf the caller of our caller asks; None where it does not, but for its own
+    sake, ours or asyncio's."""
+    caller = sys._getframe(2)
+    if whose(caller.f_code.co_filename) is Whose.OURS or package_of(caller) == "asyncio":
+        return None
+    return _user_behind(caller)
+
+
 def _own_line(packages: Sequence[FrameType]) -> FrameType | None:
     """Where the user's code is itself installed: the outermost package is the workflow's."""
     if not packages:
@@ -204,8 +218,15 @@ def _watch(frame: FrameType, event: str, function: Any) -> None:
     if found is None:
         return
     caller = frame if event == "c_call" else frame.f_back
-    if caller is None or not (found.by_anyone or whose(caller.f_code.co_filename) is Whose.USERS):
+    if caller is None:
+        return
+    by = whose(caller.f_code.co_filename)
+    if not (found.by_anyone or by is Whose.USERS or (found.by_packages and by is Whose.INSTALLED)):
         return
     user = _user_behind(caller)
-    if user is not None:
-        raise NotDurable(found.what, place_of(user), f"Write {found.instead}.")
+    if user is None:
+        return
+    package = package_of(caller)
+    if by is Whose.INSTALLED and not found.by_anyone and package != package_of(user):
+        raise NotDurable(f"{found.what}, which {package} calls", place_of(user), _INSTEAD_OF_PACKAGE)
+    raise NotDurable(found.what, place_of(user), f"Write {found.instead}.")

@@ -26,7 +26,7 @@ from typing import Any, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from stepwell.model.errors import NotDurable
-from stepwell.replay import generators
+from stepwell.replay import clocks, generators
 from stepwell.replay.closing import close_coroutine, close_generator
 from stepwell.replay.futures import (
     DurableFuture,
@@ -76,6 +76,9 @@ class Driver(Protocol):
 
     def timer_cancelled(self, timer: DurableTimer) -> None: ...
 
+    def unheard(self, what: str, error: BaseException) -> None:
+        """An error of which nobody else will hear."""
+
 
 class _Gone:
     """The driver of a loop that has ended."""
@@ -85,6 +88,8 @@ class _Gone:
     def timer_set(self, timer: DurableTimer) -> None: ...
 
     def timer_cancelled(self, timer: DurableTimer) -> None: ...
+
+    def unheard(self, what: str, error: BaseException) -> None: ...
 
 
 GONE = _Gone()
@@ -106,6 +111,10 @@ class Loop(asyncio.AbstractEventLoop):
         self.line: deque[Any] = deque()
         """What is ready to be run."""
         self._now = 0.0
+        self.began_ns = 0
+        """When its time began, by the clocks of the world."""
+        self.looks = 0
+        """How often its code has asked for the time since the last event."""
         self.seed(seed)
         self._tasks: dict[int, asyncio.Task[Any]] = {}
         self._tidy_at = 100
@@ -115,6 +124,7 @@ class Loop(asyncio.AbstractEventLoop):
         """How many bare futures and tasks have a number."""
         self._may_be_eager = False
         """Someone asked whether it runs: a bare task does that if it is to begin at once."""
+        self._tidy_in = 0
         self._generators: WeakValueDictionary[int, Any] | None = None
         """Made for the first: hardly any workflow has one."""
         self._let_go: list[Generator] = []
@@ -175,12 +185,14 @@ class Loop(asyncio.AbstractEventLoop):
         if type(sys.get_asyncgen_hooks()[0]) is not generators.Begins:
             generators.hear(Loop)
         events._set_running_loop(self)
+        clocks.stand_still()
         self._entered = True
         return outer, collects, left
 
     def _leave(self, before: Before) -> None:
         outer, collects, left = before
         self._entered = False
+        clocks.go_on()
         events._set_running_loop(outer)
         if left is not None:
             _swap(outer, left)
@@ -200,10 +212,9 @@ class Loop(asyncio.AbstractEventLoop):
                     continue
                 try:
                     handle._context.run(handle._callback, *handle._args)
-                except KeyboardInterrupt:
-                    raise
-                except BaseException:
-                    pass  # its task has it too; of what belongs to no task, nobody would hear elsewhere either
+                except BaseException as error:
+                    if not _is_of_a_task(handle):  # else that has it too
+                        self.driver.unheard("a callback raised", error)
             else:
                 break
             if then is None or not then():
@@ -216,6 +227,28 @@ class Loop(asyncio.AbstractEventLoop):
     def tasks(self) -> list[asyncio.Task[Any]]:
         """Those that have not ended, in the order in which they were made."""
         return [task for task in self._tasks.values() if not task.done()]
+
+    def tidy_some(self) -> None:
+        """Let go of tasks that have ended, so that failures are told of those that nobody else holds. Among many that
+        is done seldom: they are all looked at."""
+        if len(self._tasks) < 2:
+            return
+        self._tidy_in -= 1
+        if self._tidy_in < 0:
+            self.tidy()
+            self._tidy_in = len(self._tasks) // 200
+
+    def tidy(self) -> None:
+        self._tasks = {seq: each for seq, each in self._tasks.items() if not each.done()}
+        self._tidy_at = 100 + 2 * len(self._tasks)
+
+    def tell_unheard(self) -> None:
+        """All has ended: what nobody has asked for, nobody will."""
+        for task in list(self._tasks.values()):
+            future: Any = task
+            if task.done() and future._log_traceback:
+                future._log_traceback = False
+                self.unheard({"exception": future._exception, "future": task})
 
     @property
     def has_generators(self) -> bool:
@@ -269,8 +302,7 @@ class Loop(asyncio.AbstractEventLoop):
     def _add(self, key: int, task: asyncio.Task[Any]) -> None:
         self._tasks[key] = task
         if len(self._tasks) > self._tidy_at:
-            self._tasks = {seq: each for seq, each in self._tasks.items() if not each.done()}
-            self._tidy_at = 100 + 2 * len(self._tasks)
+            self.tidy()
 
     def _adopt_eager(self) -> None:
         """Take also bare tasks that began at once, and have asked for nothing since: asyncio knows them."""
@@ -297,7 +329,7 @@ class Loop(asyncio.AbstractEventLoop):
 
     def begin_event(self) -> None:
         """Count anew what happens after an event, and run what was held until then, behind what the event woke."""
-        self.ran = 0
+        self.ran = self.looks = 0
         if self._tries:
             self._tries.clear()
             self.line.extend(self._held)
@@ -453,6 +485,13 @@ class Loop(asyncio.AbstractEventLoop):
         self._add(task.seq, task)
         return task
 
+    def unheard(self, context: dict[str, Any]) -> None:
+        """Called by asyncio for a future that is let go of with an error that nobody has asked for."""
+        error, future = context.get("exception"), context.get("future")
+        if error is not None and not getattr(future, "is_told_elsewhere", False):
+            name = f" {future.get_name()!r}" if future is not None and hasattr(future, "get_name") else ""
+            self.driver.unheard(f"the error of a {'task' if name else 'future'}{name} was never retrieved", error)
+
     def get_task_factory(self) -> None:
         return None
 
@@ -480,6 +519,10 @@ async def _close_all(generators: Sequence[Generator]) -> None:
     for generator in generators:
         with suppress(Exception):  # nobody is left who could hear of it
             await generator.aclose()
+
+
+def _is_of_a_task(handle: Any) -> bool:
+    return isinstance(handle, EndsItself) or isinstance(getattr(handle._callback, "__self__", None), asyncio.Task)
 
 
 def _line_of(handle: asyncio.Handle) -> str:

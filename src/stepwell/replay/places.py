@@ -43,12 +43,12 @@ def _ask(file: str) -> Whose:
 
 
 def line_of_user() -> str:
-    """`shop.py:42 in checkout`; where no line is the user's, the one that made this task."""
+    """`shop.py:42 in checkout`; where no line is the user's, the one that made this task, or else a package's."""
     place = place_of_user()
-    if place is not None:
-        return _line(place)
-    loop = asyncio.events._get_running_loop()
-    return line_of(None if loop is None else asyncio.current_task(loop))
+    if place is None or _known[place[0].co_filename] is not Whose.USERS:
+        loop = asyncio.events._get_running_loop()
+        place = _place_of(None if loop is None else asyncio.current_task(loop)) or place
+    return _line(place)
 
 
 def line_in(coro: Any) -> str:
@@ -69,13 +69,15 @@ def _place_in(coro: Any) -> Place | None:
 def line_of(where: Any) -> str:
     """A line that is known; or that at which a task stands, and if that is none of the user's, whoever made it. It is
     looked for only when someone asks: every command has one, and hardly any is ever told."""
-    if isinstance(where, str):
-        return where
-    while where is not None:
-        if (place := _place_in(where.get_coro())) is not None:
-            return _line(place)
-        where = getattr(where, "maker", None)
-    return _line(None)
+    return where if isinstance(where, str) else _line(_place_of(where))
+
+
+def _place_of(task: Any) -> Place | None:
+    while task is not None:
+        if (place := _place_in(task.get_coro())) is not None:
+            return place
+        task = getattr(task, "maker", None)
+    return None
 
 
 def _line(place: Place | None) -> str:

@@ -23,8 +23,7 @@ _REFUSED = {
     "a loop with other rules": ("set_task_factory", "set_exception_handler", "set_debug"),
 }  # fmt: skip
 
-_UNHEARD = ("call_exception_handler", "default_exception_handler", "get_exception_handler")
-"""An error nobody awaited is the workflow's own affair: its code can see it, and nobody else would."""
+_UNUSED = ("default_exception_handler", "get_exception_handler")
 
 
 def refusing(loop: type[Any]) -> type[Any]:
@@ -32,8 +31,9 @@ def refusing(loop: type[Any]) -> type[Any]:
     for what, verbs in _REFUSED.items():
         for verb in verbs:
             setattr(loop, verb, _refuse(verb, what))
-    for verb in _UNHEARD:
+    for verb in _UNUSED:
         setattr(loop, verb, lambda self, *_: None)
+    loop.call_exception_handler = loop.unheard
     loop.__abstractmethods__ = frozenset()  # each of them was just set
     return loop
 

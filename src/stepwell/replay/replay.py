@@ -13,7 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextvars import Context
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
 from random import Random
 from typing import Any
@@ -36,6 +36,7 @@ from stepwell.replay.scopes import order_scopes
 from stepwell.replay.signals import Receiving, Signals
 from stepwell.replay.timers import Timers, moment
 from stepwell.replay.updates import Updates
+from stepwell.telemetry import log
 
 __all__ = ["About", "Called", "Code", "ContinueAsNew", "Evicted", "Replay"]
 
@@ -112,6 +113,7 @@ class Replay:
             with self.loop.entered():
                 self._tell(events[:told] if more else events)
         finally:
+            self.loop.tidy()  # failures were told when they were new
             self.replaying = False
 
     def _tell(self, events: Sequence[Event]) -> None:
@@ -200,6 +202,7 @@ class Replay:
         for name, value in event.signals or ():
             self._signals.came(name, value)
         self._began = event.at
+        self.loop.began_ns = (event.at - LONG_AGO) // timedelta(microseconds=1) * 1000
         # The same numbers in every replay, and in a fork, which names its origin; others after each continuation.
         origin = event.run_id or self.about.id
         self._ids = ChildIds(self.about.id, event.idx)
@@ -213,6 +216,8 @@ class Replay:
         loop.stretch = None if self.replaying else STRETCH if not loop.ran else max(1, STRETCH // SHORTER)
         try:
             loop.run_until_idle(now, then)
+            if not self.replaying:
+                loop.tidy_some()
             if self._main is not None and self._main.done():
                 self._wind_up(now)
         except NeverWaits as error:
@@ -230,6 +235,7 @@ class Replay:
                 asked, undone = self.cancel_requested, self._rollback.undone
                 self.ended = end_of(self._main, self.code, self._signals, asked=asked, undone=undone)
                 self._drop_steps()
+                self.loop.tell_unheard()
                 break
             self.loop.run_until_idle(now)
 
@@ -333,8 +339,14 @@ class Replay:
     def timer_cancelled(self, timer: DurableTimer) -> None:
         self.timers.drop(timer)
 
+    def unheard(self, what: str, error: BaseException) -> None:
+        """Once: told again, it is no news; and of code that is ended here, errors are to be expected."""
+        if not self.replaying and not self.evicting:
+            log.error("workflow %s, run %s: %s", self.about.name, self.about.id, what, exc_info=error)
+
     def evict(self) -> None:
         """End its coroutines, here and now: the run goes on from its history, elsewhere or later."""
+        self.loop.tidy()
         self.evicting = True
         self.loop.end_all()
         self._main, self._leaving = None, []  # what is still held would hold all of it

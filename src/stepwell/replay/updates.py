@@ -15,7 +15,7 @@ from stepwell.model.run import Error, Reason
 from stepwell.replay.code import ContinueAsNew, Evicted
 from stepwell.replay.loop import Loop
 
-_NOT_ITS_OWN = (Evicted, GeneratorExit, KeyboardInterrupt)
+_NOT_ITS_OWN = (Evicted, GeneratorExit)
 """What ends its code here, and is no answer."""
 _ENDED = Error("RunEnded", "the workflow ended before it had answered", Reason.GAVE_UP)
 

@@ -7,13 +7,14 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from uuid import UUID
 
 from stepwell.dispatch.base import Channel, Dispatch, tell_all
 from stepwell.engine import ends, runs
+from stepwell.model.run import OVERDUE, EndedRun, Error
 from stepwell.model.turn import Consequences
 from stepwell.services.service import Service
 from stepwell.store.pool import Database
+from stepwell.telemetry import Telemetry
 
 BATCH = 1000
 LOOK = 5.0
@@ -25,8 +26,9 @@ it lost; the second while words do not arrive."""
 class Due(Service):
     name = "due"
 
-    def __init__(self, database: Database, dispatch: Dispatch) -> None:
+    def __init__(self, database: Database, dispatch: Dispatch, telemetry: Telemetry | None = None) -> None:
         super().__init__()
+        self._telemetry = telemetry or Telemetry()
         self._database = database
         self._dispatch = dispatch
         self._next_look = 0.0
@@ -58,14 +60,18 @@ class Due(Service):
             return look if wait is None else min(wait.total_seconds(), look)
         queues = await runs.due(self._database, limit=BATCH)
         self._dispatch.announce(Channel.PENDING, queues)
-        ended = await self._end(ends.expire) + await self._end(ends.fail_overdue)
+        ended = await self._end(ends.expire, None) + await self._end(ends.fail_overdue, OVERDUE)
         return 0.0 if queues or ended else 0.1
 
-    async def _end(self, end: Callable[..., Awaitable[list[UUID]]]) -> int:
-        """End the runs whose time is out, with all that follows."""
+    async def _end(self, end: Callable[..., Awaitable[list[EndedRun]]], error: Error | None) -> int:
+        """End runs whose time is out, with all that follows. Without an `error` they expire."""
         after = Consequences()
         async with self._database.transaction() as tx:
             ended = await end(tx, after, limit=BATCH)
-        after.finished = ended
+        after.finished = [each.id for each in ended]
         tell_all(self._dispatch, after)
+        if ended:
+            self._telemetry.tell("due.ended", runs=ended, error=error)
+        if after.gone:
+            self._telemetry.tell("runs.cancelled", runs=after.gone)
         return len(ended)

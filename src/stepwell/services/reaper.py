@@ -3,7 +3,9 @@ decides what follows. It looks at leases and claims only: at no start-up, no nam
 
 from __future__ import annotations
 
+from collections import deque
 from datetime import timedelta
+from uuid import UUID
 
 from stepwell.dispatch.base import Dispatch, tell_all
 from stepwell.engine import runs, settle, workers
@@ -16,6 +18,7 @@ from stepwell.telemetry import Telemetry, log
 BATCH = 500
 LOOK = 5.0
 """Seconds between looks, at the most: a claim may belong to a worker that has no row."""
+TOLD = 1000
 NOBODY = 1.0
 """The same while nobody holds a lease: the worker that leads is about to, and others may, and lose it."""
 
@@ -33,6 +36,8 @@ class Reaper(Service):
         self._dispatch = dispatch
         self._telemetry = telemetry
         self._calm = calm
+        self._told: deque[UUID] = deque(maxlen=TOLD)
+        """Lost workers whose loss was told."""
 
     async def run_once(self) -> float:
         reaped, next_end = await self.reap()
@@ -48,11 +53,19 @@ class Reaper(Service):
             # By the clock of the same transaction: no lease ends between the two looks, unseen by both.
             next_end = await workers.next_lease_end(tx)
             settled = await settle.apply(tx, settle.plan([(claim, LOST) for claim in lost]))
+            holders = {claim.holder for claim in lost if claim.holder is not None}.difference(self._told)
+            gone = await workers.seen(tx, list(holders)) if holders else []
         after = settled.after
         after.wakes |= {claim.queue for claim in lost if claim.limited}
         after.finished = [*after.finished, *settled.finished]
         tell_all(self._dispatch, after)
         if lost:
             log.warning("reaped %d claims of lost workers", len(lost))
-            self._telemetry.tell("reaper.reaped", claims=lost)
+            self._told.extend(holders)
+            self._telemetry.tell(
+                "reaper.reaped", claims=lost, workers=gone, settlements=[(claim, LOST) for claim in lost],
+                lost={claim.id for claim in lost} - settled.moved, moves=settled.moves,
+            )  # fmt: skip
+        if after.gone:
+            self._telemetry.tell("runs.cancelled", runs=after.gone)
         return len(lost), next_end

@@ -9,14 +9,14 @@ import msgspec
 
 from stepwell.model.ids import ClaimId
 from stepwell.model.notes import LogLine, Progress, Usage
-from stepwell.model.run import Attempt, Claim, Error, Reason, RunInfo
+from stepwell.model.run import Attempt, Claim, EndedRun, Error, Reason, RunInfo
 from stepwell.model.states import State
 from stepwell.store.pool import Row
 
 _json = msgspec.json.decode
 
 
-CLAIM = Claim.__struct_fields__[1:-3]
+CLAIM = Claim.__struct_fields__[1:-5]
 """The columns of a claim, in their order: the one thing here that goes by position, for speed."""
 
 
@@ -28,6 +28,19 @@ def claims(rows: Sequence[Row], claim_id: ClaimId, *, first: int = 0) -> list[Cl
 
 def claim(row: Row) -> Claim:
     return Claim(ClaimId(row["claim_id"]), *(row[name] for name in CLAIM))
+
+
+def ended_run(row: Row) -> EndedRun:
+    return EndedRun(
+        row["id"],
+        row["kind"],
+        row["name"],
+        row["queue"],
+        row["attempt"],
+        row["failures"],
+        row["key"],
+        row["tags"],
+    )
 
 
 def run_info(row: Row) -> RunInfo:

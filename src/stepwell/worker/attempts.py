@@ -18,7 +18,7 @@ from stepwell.context import Running
 from stepwell.executors.base import contained, nobody
 from stepwell.model.outcome import Completed, Outcome, Released, Waiting
 from stepwell.model.run import Claim, Fence
-from stepwell.telemetry import log
+from stepwell.telemetry import Telemetry, log
 from stepwell.worker.bodies import Bodies
 from stepwell.worker.first_steps import FirstSteps
 from stepwell.worker.ledger import Ledger
@@ -53,14 +53,16 @@ class Attempt(Running):
 
 class Attempts:
     def __init__(
-        self, bodies: Bodies, ledger: Ledger, turns: Turns, notes: Notes, *, slots: int, changed: asyncio.Event
-    ) -> None:
+        self, bodies: Bodies, ledger: Ledger, turns: Turns, notes: Notes, *,
+        telemetry: Telemetry, slots: int, changed: asyncio.Event,
+    ) -> None:  # fmt: skip
         """`changed` is set when there may be room for more claims."""
         self._bodies = bodies
         self._ledger = ledger
         self._turns = turns
         self._notes = notes
         self._slots = slots
+        self._telemetry = telemetry
         self._changed = changed
         self._first: FirstSteps[Attempt, Outcome] = FirstSteps(self, stretch=STRETCH)
         self._oldest: Claim | None = None
@@ -193,6 +195,8 @@ class Attempts:
 
     def coroutine_of(self, attempt: Attempt) -> Coroutine[Any, Any, Outcome]:
         claim, begun = attempt.claim, nobody
+        if self._telemetry.timed:
+            claim.begun_at = time.monotonic()
         body = self._bodies.by_name[claim.name]
         if claim.turn:
             if claim.deadline is not None:
@@ -202,7 +206,8 @@ class Attempts:
             return self._turns.run_turn(attempt, cast(WorkflowBody, body))
         if claim.timeout is not None or claim.deadline is not None or body.heartbeat is not None:
             begun = lambda: self._begun(attempt)  # noqa: E731
-        return run_task(attempt, body, self._bodies.executors[body.executor], begun=begun)
+        steps = run_task(attempt, body, self._bodies.executors[body.executor], begun=begun)
+        return steps if self._bodies.around is None else self._bodies.around(attempt, steps)
 
     def waits(self, attempt: Attempt, task: asyncio.Task[None]) -> None:
         attempt.task = task

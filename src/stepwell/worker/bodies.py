@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
+from stepwell.context import Running
 from stepwell.executors.base import Body, Executor
+from stepwell.model.outcome import Outcome
 from stepwell.model.run import Claim
 
 
@@ -28,12 +30,17 @@ class Runnable(Body, Protocol):
         ...
 
 
+Around = Callable[[Running, Coroutine[Any, Any, Outcome]], Coroutine[Any, Any, Outcome]]
+
+
 @dataclass(frozen=True, slots=True)
 class Bodies:
     """The bodies that a worker can run, by name, and the executors for them."""
 
     by_name: Mapping[str, Runnable]
     executors: Mapping[str, Executor]
+    around: Around | None = None
+    """Run with each attempt of a task, around its body."""
 
     @property
     def tasks(self) -> frozenset[str]:

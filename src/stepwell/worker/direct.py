@@ -25,8 +25,9 @@ from stepwell.model.word import Word
 from stepwell.model.worker import Vitals
 from stepwell.store.lent import Lending
 from stepwell.store.pool import Database, Transaction, Tx, is_of_data, reaching
+from stepwell.telemetry import Telemetry
 from stepwell.worker.lent import LentTx
-from stepwell.worker.link import Completion, DataRefused, Hold, Settlement
+from stepwell.worker.link import Completion, DataRefused, Hold, Recorded, Settlement
 
 AWAITED = 15.0
 """Seconds for which finished runs are announced after someone last said to be waiting for any."""
@@ -51,10 +52,13 @@ class DirectHold:
 
 
 class DirectLink:
-    def __init__(self, database: Database, dispatch: Dispatch, identity: Identity, *, lease: timedelta) -> None:
+    def __init__(
+        self, database: Database, dispatch: Dispatch, identity: Identity, *, lease: timedelta, telemetry: Telemetry
+    ) -> None:
         self._database = database
         self._dispatch = dispatch
         self._identity = identity
+        self._telemetry = telemetry
         pinned = [claim_name(name, version) for name, version in identity.versions.items()]
         self._names = [*(identity.names or ()), *pinned]
         self._lease = lease
@@ -97,7 +101,7 @@ class DirectLink:
         ended = await ends.end(self._database, endings, Consequences(), word=word)
         return Exchanged([], {claim.id for claim, _ in completed} - ended.moved, ended.said)
 
-    async def settle(self, settlements: Sequence[Settlement], *, repeated: bool) -> set[RunId]:
+    async def settle(self, settlements: Sequence[Settlement], *, repeated: bool) -> Recorded:
         planned = settle.plan(settlements)
         with _blaming_data():
             if planned.is_one_statement:
@@ -111,7 +115,7 @@ class DirectLink:
             settled.finished += [claim.id for claim in lost if claim.id in ours]
             lost = [claim for claim in lost if claim.id not in ours]
         self._follow([claim for claim, _ in settlements], settled)
-        return {claim.id for claim in lost}
+        return Recorded({claim.id for claim in lost}, settled.moves)
 
     def _follow(self, claims: Sequence[Claim], settled: Settled) -> None:
         """Announce all that follows from these claims' outcomes, after their commit."""
@@ -190,6 +194,8 @@ class DirectLink:
             raise ClaimLost(lost.id, lost.attempt)
 
     def _tell(self, written: Consequences) -> None:
+        if written.gone:
+            self._telemetry.tell("runs.cancelled", runs=written.gone)
         if written.soonest is not None:
             self._dispatch.announce(Channel.SCHEDULED, [f"{written.soonest.total_seconds():.3f}"])
         self._dispatch.announce(Channel.PENDING, written.wakes)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Collection, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -16,7 +16,7 @@ from stepwell.beside import beside
 from stepwell.group_commit import GROUP, GroupCommit
 from stepwell.model.errors import ClaimLost, Unavailable
 from stepwell.model.ids import RunId
-from stepwell.model.outcome import Completed, CompletedWithin, Failed, Outcome, Released, Waiting
+from stepwell.model.outcome import Completed, CompletedWithin, Failed, Move, Outcome, Released, Waiting
 from stepwell.model.run import Claim, Error, Reason
 from stepwell.telemetry import Telemetry, log
 from stepwell.worker.link import Completion, DataRefused, Link, NotRecorded, Settlement
@@ -25,6 +25,7 @@ from stepwell.worker.unrecorded import MOST, Refusals, why
 
 HEAVY = 64 * 1024
 """Bytes of a result that is too long for an exchange."""
+NOT_DECIDED: Mapping[Claim, Move] = {}
 ASIDE = 1.0
 """Seconds between looks at outcomes whose run someone else holds locked."""
 
@@ -144,21 +145,25 @@ class Ledger:
         for claim, outcome in completed:
             self._ask(Entry(claim, outcome))
 
-    def settled(self, group: Sequence[Settlement], lost: Collection[RunId]) -> None:
+    def settled(
+        self, group: Sequence[Settlement], lost: Collection[RunId], moves: Mapping[Claim, Move] = NOT_DECIDED
+    ) -> None:
         self._unsettled -= len(group)
-        self.written(group, lost)
+        self.written(group, lost, moves)
         if lost:
             log.warning("%d outcomes were refused: their claims are lost", len(lost))
         if not self._unsettled:
             self._empty.set()
 
-    def written(self, group: Sequence[Settlement], lost: Collection[RunId] = ()) -> None:
+    def written(
+        self, group: Sequence[Settlement], lost: Collection[RunId] = (), moves: Mapping[Claim, Move] = NOT_DECIDED
+    ) -> None:
         """Forget these: the tables have their outcomes, or have refused them. Turns write ends of their children."""
         if group:
             claims = [claim for claim, _ in group]
             self.refusals.forget_all(claims)
             self.forget(claims)
-            self._telemetry.tell("worker.settled", settlements=group, lost=lost)
+            self._telemetry.tell("worker.settled", settlements=group, lost=lost, moves=moves)
 
     async def drained(self) -> None:
         """Wait until the tables have everything that was added."""
@@ -250,7 +255,7 @@ class Ledger:
             try:
                 if repeated and not (group := await self._free(group)):
                     return
-                lost = await self._link.settle(group, repeated=repeated)
+                recorded = await self._link.settle(group, repeated=repeated)
             except Unavailable as error:
                 log.warning("%d outcomes wait for the database: %s", len(group), error)
                 # It may have committed before the answer was lost.
@@ -260,7 +265,7 @@ class Ledger:
             except Exception as error:
                 return await self._apart(group, error)
             else:
-                return self.settled(group, lost)
+                return self.settled(group, recorded.lost, recorded.moves)
 
     async def _free(self, group: Sequence[Settlement]) -> Sequence[Settlement]:
         """Select the outcomes that can be settled now. A run that a transaction holds locked holds up no other."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence, Set
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
 
 from stepwell.model.events import Event
 from stepwell.model.ids import ClaimId, RunId
 from stepwell.model.notes import LineNote, Saved, StepNote
-from stepwell.model.outcome import Completed, Outcome
+from stepwell.model.outcome import Completed, Move, Outcome
 from stepwell.model.run import Claim, Claimed, ClaimedLimited, Exchanged, Order
 from stepwell.model.turn import Advance, Advanced, News, Written
 from stepwell.model.worker import Vitals
@@ -34,6 +35,16 @@ class NotRecorded(Exception):
     def __init__(self, cause: Exception) -> None:
         super().__init__(str(cause))
         self.cause = cause
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What came of a group of outcomes."""
+
+    lost: set[RunId]
+    """Runs whose claim was lost: nothing was recorded of them."""
+    moves: Mapping[Claim, Move]
+    """What was decided for all that did not complete."""
 
 
 class Hold(Protocol):
@@ -66,8 +77,8 @@ class Link(Protocol):
         """Record these, and claim what is ordered, in one step: both are done, or neither is."""
         ...
 
-    async def settle(self, settlements: Sequence[Settlement], *, repeated: bool) -> set[RunId]:
-        """Record how attempts ended, all of them in one transaction; those whose claim was lost. Raises DataRefused if
+    async def settle(self, settlements: Sequence[Settlement], *, repeated: bool) -> Recorded:
+        """Record how attempts ended, all of them in one transaction. Raises DataRefused if
         one of them can never be recorded as it is.
 
         `repeated` says that an earlier try lost its answer: a lost claim is then looked up before it is

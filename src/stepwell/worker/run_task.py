@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable
 
 from stepwell.context import Running, running
-from stepwell.executors.base import Body, Executor, ProcessDied, code_text, message_text, traceback_text, type_names
+from stepwell.executors import base
+from stepwell.executors.base import Body, Executor, ProcessDied, leading
 from stepwell.model.errors import NotEncodable
 from stepwell.model.outcome import Completed, CompletedWithin, Failed, Outcome, Snoozed
 from stepwell.model.raised import Fatal, Snooze, delay_of
@@ -20,8 +21,10 @@ async def run_task(attempt: Running, body: Body, executor: Executor, *, begun: C
         try:
             result = await executor.run(body, attempt.claim.input, begun)
             return Completed(result) if attempt.tx is None else CompletedWithin(result, attempt.tx)
-        except Snooze as snooze:
-            return Snoozed(delay_of(snooze))
+        except Exception as error:
+            if isinstance(snooze := leading(error), Snooze):
+                return Snoozed(delay_of(snooze))
+            raise
     except asyncio.CancelledError:
         raise
     except BaseException as error:  # user code: whatever it raises is its outcome
@@ -33,19 +36,19 @@ def failed(error: BaseException) -> Failed:
 
 
 def _described(error: BaseException) -> Error:
-    names = type_names(error)
+    names = base.type_names(error)
     return Error(
         type=names[0],
-        message=message_text(error),
+        message=base.message_text(error),
         reason=_reason(error),
-        code=code_text(error),
-        traceback=traceback_text(error),
+        code=base.code_text(error),
+        traceback=base.traceback_text(error),
         types=names,
     )
 
 
 def _reason(error: BaseException) -> Reason:
-    match error:
+    match leading(error):
         case Fatal() | NotEncodable():
             return Reason.GAVE_UP
         case ProcessDied():

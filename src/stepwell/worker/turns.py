@@ -15,6 +15,7 @@ from uuid import UUID
 import msgspec
 
 from stepwell.context import Running
+from stepwell.executors.base import contained
 from stepwell.group_commit import GroupCommit, Told
 from stepwell.model.commands import Command
 from stepwell.model.errors import ClaimLost, Nondeterminism
@@ -26,7 +27,7 @@ from stepwell.model.start import Start, plain_parts
 from stepwell.model.states import State
 from stepwell.model.turn import Advance, News
 from stepwell.replay.replay import About, Replay
-from stepwell.telemetry import log
+from stepwell.telemetry import Telemetry
 from stepwell.worker import run_turn
 from stepwell.worker.bodies import Bodies
 from stepwell.worker.host import Claiming, TurnLink, Waiter
@@ -40,6 +41,8 @@ KEPT = 1_000
 """Workflows that are kept alive between their turns. The others are told their history again."""
 
 
+BLOCKED = 10_000
+"""Blocked runs that are remembered, each with the version at which that was told."""
 RESTING = 100
 """Turns that stay for runs of their own that are not claimed yet. More than these wait as all do."""
 CLOCK_BACK = timedelta(minutes=1)
@@ -73,12 +76,15 @@ class RunCode:
         return self.workflow.encode_input(args, kwargs)
 
     def describe(self, error: BaseException) -> Error:
-        return failed(error).error
+        return failed(contained(error)).error
 
 
 class Turns:
-    def __init__(self, link: TurnLink, ledger: Ledger, bodies: Bodies, *, keep: int = KEPT) -> None:
+    def __init__(
+        self, link: TurnLink, ledger: Ledger, bodies: Bodies, telemetry: Telemetry, *, keep: int = KEPT
+    ) -> None:
         self._link = link
+        self._telemetry = telemetry
         self._ledger = ledger
         self._claiming: Claiming
         self._tasks = bodies.tasks
@@ -88,12 +94,14 @@ class Turns:
         self._under_way: dict[UUID, Turn] = {}
         self._awaited: dict[RunId, Waiter] = {}
         """Whose end is offered to which turn."""
+        self._blocked: OrderedDict[tuple[UUID, str], None] = OrderedDict()
+        """Runs that were told to be blocked, and at which version."""
         self._looking: asyncio.TimerHandle | None = None
         self._begun_anew: dict[UUID, list[Command]] = {}
         self._expected: dict[Claim, tuple[asyncio.Task[list[News | BaseException]], int]] = {}
         self._asking: set[asyncio.Task[list[News | BaseException]]] = set()
         self._news: GroupCommit[Claim, News] = GroupCommit(self._ask_news)
-        self._writes = Writes(link, ledger)
+        self._writes = Writes(link, ledger, telemetry)
         self.write = self._writes.ask
 
     def claim_by(self, claiming: Claiming) -> None:
@@ -282,7 +290,6 @@ class Turns:
         self, claim: Claim, news: News, error: Nondeterminism, version: str, written: tuple[int, int] | None
     ) -> Outcome:
         """The run waits for code that fits, from where it was last `written`."""
-        log.error("%s", error)
         blocked = {
             "recorded": error.recorded, "new": error.new, "line": error.line, "idx": error.idx, "version": version,
             "message": str(error),
@@ -293,6 +300,11 @@ class Turns:
             await self._writes.answer(advance)
         except ClaimLost:
             return Released()
+        if (claim.id, version) not in self._blocked:  # else it was told: other workers may wake it now and then
+            self._blocked[claim.id, version] = None
+            if len(self._blocked) > BLOCKED:
+                self._blocked.popitem(last=False)
+            self._telemetry.tell("workflow.blocked", claim=claim, error=error, version=version)
         return Waiting()
 
     def _keep_alive(self, run_id: UUID, replay: Replay, history_from: int) -> None:

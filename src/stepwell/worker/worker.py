@@ -60,9 +60,11 @@ class Worker:
         self._lease = Lease(link, lease, lost=self._lease_lost, back=self._lease_back, load=self._load)
         changed = asyncio.Event()
         self._ledger = Ledger(link, telemetry, changed=changed)
-        self._turns = Turns(link, self._ledger, bodies)
+        self._turns = Turns(link, self._ledger, bodies, telemetry)
         self._notes = Notes(link, capture=capture)
-        self._attempts = Attempts(bodies, self._ledger, self._turns, self._notes, slots=slots, changed=changed)
+        self._attempts = Attempts(
+            bodies, self._ledger, self._turns, self._notes, telemetry=telemetry, slots=slots, changed=changed
+        )  # fmt: skip
         look = asyncio.Event()
         self._lanes = Lanes(link, self._attempts, self._ledger, telemetry, slots=slots, changed=changed, look=look)
         self._watch = Watch(link, self._attempts, self._ledger, self._lanes, look=look)
@@ -98,10 +100,13 @@ class Worker:
             await self._ledger.close()
             await self._lease.release()
             await self._leave()
+            self._telemetry.tell("worker.stopped")
             self._gone.set()
 
     async def stop(self, grace: float = 0.0) -> None:
         """Claim no more; let attempts end within `grace` seconds; give the rest back at once."""
+        if not self._stopping:
+            self._telemetry.tell("worker.stopping")
         self._stopping = True
         self._lease.give_up()
         self._lanes.stop(CLEANUP)

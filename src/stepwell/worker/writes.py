@@ -12,7 +12,7 @@ from stepwell.model.ids import RunId, new_claim_id
 from stepwell.model.raised import Fatal
 from stepwell.model.states import State
 from stepwell.model.turn import Advance, Advanced, News
-from stepwell.telemetry import log
+from stepwell.telemetry import Telemetry, log
 from stepwell.worker.host import Claiming, TurnLink, Wrote
 from stepwell.worker.ledger import Ledger
 from stepwell.worker.link import DataRefused, NotRecorded
@@ -24,8 +24,9 @@ their way."""
 
 
 class Writes:
-    def __init__(self, link: TurnLink, ledger: Ledger) -> None:
+    def __init__(self, link: TurnLink, ledger: Ledger, telemetry: Telemetry) -> None:
         self._link = link
+        self._telemetry = telemetry
         self._ledger = ledger
         self._refusals = ledger.refusals
         self._claiming: Claiming
@@ -113,6 +114,8 @@ class Writes:
         if len(written.claims) < count:
             elsewhere = {start.id for each in advances for start in each.here} - {each.id for each in written.claims}
         turns = written.turns
+        if ended := [each for each in advances if each.ended is not None and each.claim.id in turns]:
+            self._telemetry.tell("worker.advanced", advances=ended)
         return [(turns[each.claim.id], elsewhere) if each.claim.id in turns else _lost(each) for each in advances]
 
     async def _write_alone(self, advance: Advance, *, repeat: bool = True) -> Wrote | BaseException:

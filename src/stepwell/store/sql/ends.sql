@@ -107,9 +107,10 @@ with done as (
     insert into stepwell.finished_runs
     select (stepwell.ended(d.run, :state::text, stepwell.now(), null, :error::jsonb, null)).*
       from done d
-    returning id, kind, queue, claimed_by, parent_id, node, on_failure, state
+    returning id, kind, name, queue, attempt, failures, key, tags, claimed_by, parent_id, node, on_failure, state
 )
-select k.id, case when k.claimed_by is not null then k.queue end as freed, k.kind = 'workflow' as is_workflow,
+select k.id, k.kind, k.name, k.queue, k.attempt, k.failures, k.key, k.tags,
+       case when k.claimed_by is not null then k.queue end as freed, k.kind = 'workflow' as is_workflow,
        k.node is not null and k.parent_id is not null as is_part,
        k.state = 'failed' and k.on_failure is not null as is_handled
   from kept k;

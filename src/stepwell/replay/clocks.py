@@ -1,0 +1,167 @@
+"""The clocks of the module `time`, which stand where the workflow stands while its code runs in this thread.
+
+    time, time_ns                                     the time of the last event, as workflow.now() has it
+    monotonic, perf_counter, monotonic_ns, …_ns       seconds since the workflow began, as its loop's time() has them
+    sleep                                             refused: time does not pass, and it would hold up everybody
+
+Libraries read them as attributes of the module, which are exchanged while any thread runs workflow code, and only
+then. Other threads, our own code, asyncio, imports and what is written about the work (logs, traces) get the real ones.
+
+datetime.now() cannot be exchanged: `datetime` is a type, and types are compared. In the libraries of `_BY_DATES`, which
+only ask it for the time, something else stands under its name.
+"""
+
+from __future__ import annotations
+
+import datetime as dates
+import os
+import sys
+import time
+from collections.abc import Callable
+from functools import update_wrapper
+from threading import Lock, get_ident
+from types import FrameType
+from typing import Any
+
+from stepwell.model.errors import NotDurable
+from stepwell.replay import calls, guard
+from stepwell.replay.forbidden import INSTEAD
+from stepwell.replay.frames import place_of
+
+_BY_DATES = ("backoff._async", "backoff._sync")
+"""Modules that go by datetime.datetime.now()."""
+
+MANY = 1_000_000
+"""How often the time may be asked at one moment: code that asks more often waits for a time that does not come."""
+
+
+class Clock:
+    """One function of the module `time`."""
+
+    def __init__(self, name: str, read: Callable[[Any], float]) -> None:
+        self.name = name
+        self.real: Callable[..., Any] = getattr(time, name)
+        self._read = read
+        self.stand_in = self._make()
+
+    def _make(self) -> Callable[..., Any]:
+        def ask(*given: Any) -> Any:
+            loop = guard.inside.get(get_ident())
+            if loop is None:
+                return self.real(*given)
+            user = guard.asked_by()
+            return self.real(*given) if user is None else self._asked(loop, user)
+
+        # A code object for each: the strict guard knows functions by these.
+        ask.__code__ = ask.__code__.replace(co_name=self.name)
+        calls.stands_in(ask, f"time.{self.name}")
+        return update_wrapper(ask, self.real)
+
+    def _asked(self, loop: Any, user: FrameType) -> float:
+        _count(loop, user, f"time.{self.name}()")
+        return self._read(loop)
+
+
+class Sleep(Clock):
+    def __init__(self) -> None:
+        super().__init__("sleep", float)
+
+    def _asked(self, loop: Any, user: FrameType) -> float:
+        raise NotDurable("time.sleep()", place_of(user), f"Write {INSTEAD['time.sleep']}.")
+
+
+class _Dates:
+    """The module `datetime`, whose now() is the workflow's while its code asks."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(dates, name)
+
+    @property
+    def datetime(self) -> Any:
+        return _Datetime()
+
+
+class _Datetime:
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        return dates.datetime(*given, **named)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(dates.datetime, name)
+
+    def now(self, tz: dates.tzinfo | None = None) -> dates.datetime:
+        loop = guard.inside.get(get_ident())
+        user = None if loop is None else guard.asked_by()
+        if user is None:
+            return dates.datetime.now(tz)
+        _count(loop, user, "datetime.now()")
+        return dates.datetime.fromtimestamp(_world_ns(loop) / 1e9, tz)
+
+
+def _count(loop: Any, user: FrameType, clock: str) -> None:
+    loop.looks += 1
+    if loop.looks > MANY:
+        remedy = "That stands still between two events: wait by await asyncio.sleep(…)."
+        raise NotDurable(f"a loop that waits for {clock}", place_of(user), remedy)
+
+
+def _nanoseconds(loop: Any) -> int:
+    seconds: float = loop.time()
+    return round(seconds * 1e9)
+
+
+def _world_ns(loop: Any) -> int:
+    began: int = loop.began_ns
+    return began + _nanoseconds(loop)
+
+
+CLOCKS = (
+    Clock("time", lambda loop: _world_ns(loop) / 1e9),
+    Clock("time_ns", _world_ns),
+    Clock("monotonic", lambda loop: loop.time()),
+    Clock("monotonic_ns", _nanoseconds),
+    Clock("perf_counter", lambda loop: loop.time()),
+    Clock("perf_counter_ns", _nanoseconds),
+    Sleep(),
+)
+
+_names = vars(time)
+_lock = Lock()
+_loops = 0
+"""How many run workflow code now, each in a thread of its own."""
+
+
+def stand_still() -> None:
+    """Until `go_on`, which is called as often."""
+    global _loops
+    with _lock:
+        _loops += 1
+        if _loops > 1:
+            return
+        for clock in CLOCKS:
+            clock.real = _names[clock.name]
+            _names[clock.name] = clock.stand_in
+        for name in _BY_DATES:
+            module = sys.modules.get(name)
+            if module is not None and getattr(module, "datetime", None) is dates:
+                module.datetime = _Dates()  # type: ignore[attr-defined]  # for good: elsewhere it tells the real time
+
+
+def go_on() -> None:
+    global _loops
+    with _lock:
+        _loops -= 1
+        if _loops:
+            return
+        for clock in CLOCKS:
+            if _names[clock.name] is clock.stand_in:  # else somebody has set a clock of his own meanwhile
+                _names[clock.name] = clock.real
+
+
+def _after_fork() -> None:
+    """In the child no other thread is left."""
+    global _lock, _loops
+    _lock, _loops = Lock(), 1
+    go_on()
+
+
+os.register_at_fork(after_in_child=_after_fork)

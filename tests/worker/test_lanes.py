@@ -155,7 +155,7 @@ async def test_claims_whose_answer_was_lost_are_released_soon(app: App, monkeypa
             return {(await app.run(claim.id).info()).state for claim in claimed} == {State.PENDING}
 
         await until(all_released)
-        assert not worker._lanes.unheard
+        assert not worker._lanes.unanswered
 
 
 async def _any(found: list[Any]) -> bool:

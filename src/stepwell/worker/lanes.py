@@ -82,7 +82,7 @@ class Lanes:
         self._ledger = ledger
         self._telemetry = telemetry
         self._slots = slots
-        self._look_for_unheard = look
+        self._to_compare = look
         self._frontier = Frontier()
         self._changed = changed
         self._was_alone = False
@@ -104,7 +104,7 @@ class Lanes:
         self._witnesses: list[set[ClaimId]] = []
         self.claimed = 0
         """Claims so far."""
-        self.unheard: set[ClaimId] = set()
+        self.unanswered: set[ClaimId] = set()
         """Claims that were asked for, and whose answer was lost."""
 
     def heard(self, queue: str | None = None) -> None:
@@ -331,8 +331,8 @@ class Lanes:
         if claim_id is not None:
             self._coming.discard(claim_id)
             if not answered:
-                self.unheard.add(claim_id)
-                self._look_for_unheard.set()
+                self.unanswered.add(claim_id)
+                self._to_compare.set()
 
     def room_for(self, names: Collection[str]) -> int:
         """Count free slots, and those that runs of these names would soon have, since their bodies end at once."""

@@ -37,7 +37,7 @@ class Watch:
         while True:
             await within(WATCH, self.look.wait())
             self._attempts.give_back_stale()
-            everything = bool(self._lanes.unheard) or now() >= next_all
+            everything = bool(self._lanes.unanswered) or now() >= next_all
             known = set(self._ledger.known)
             claims = known if everything or self.look.is_set() else known & last
             last = known
@@ -60,15 +60,15 @@ class Watch:
         claims = self._ledger.known if claims is None else claims
         before, known = self._attempts.snapshot().intersection(claims), {claim.fence for claim in claims}
         with self._lanes.claims_on_their_way() as coming:
-            unheard = set(self._lanes.unheard)
+            unanswered = set(self._lanes.unanswered)
             claim_ids = None if everything else list({claim_id for _, claim_id in known})
             held = {claim.fence: claim for claim in await self._link.held(claim_ids)}
         self._attempts.compare(before, held)
         if everything:
-            self._lanes.unheard -= unheard
+            self._lanes.unanswered -= unanswered
             self._release([claim for fence, claim in held.items() if fence not in known and fence[1] not in coming])
 
-    def _release(self, unheard: Sequence[Claim]) -> None:
-        for claim in unheard:
+    def _release(self, unanswered: Sequence[Claim]) -> None:
+        for claim in unanswered:
             log.warning("run %s is claimed by this worker, but the answer to the claim was lost: released", claim.id)
             self._attempts.give_back(claim)

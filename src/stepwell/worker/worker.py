@@ -126,7 +126,7 @@ class Worker:
         await within(CLEANUP, self._attempts.idle())
         self._attempts.abandon()
         await within(FLUSH, self._ledger.save())
-        if self._lanes.unheard:
+        if self._lanes.unanswered:
             await within(CLEANUP, self._watch.compare())
             await within(FLUSH, self._ledger.save())
 
@@ -136,7 +136,7 @@ class Worker:
 
     async def _flushed(self) -> None:
         """Wait until the tables have every outcome, and no claim is left whose answer was lost."""
-        while self._lanes.unheard:
+        while self._lanes.unanswered:
             self._watch.look.set()
             await asyncio.sleep(PAUSE)
         await self._turns.landed()

@@ -1,4 +1,4 @@
-"""A draft: what the code of a turn was told and asked for upon it, until a write takes it along."""
+"""A draft: the events of a turn that are not written yet. The code of a workflow runs ahead of what is written."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from stepwell.telemetry import log
 PART = 400
 """Events, or starts, that are written before the rest of what the code asks for upon the same arrival."""
 LONG = 0.5
-"""Seconds of the worker's time that the code may take before someone is told."""
+"""Seconds for which the code may compute before a warning is logged."""
 
 _CANCELS = frozenset({EventType.TASK_CANCELLED, EventType.CHILD_CANCELLED})
 
 
 class Draft:
-    """Code runs ahead of what is written: this is how far."""
+    """The events, starts and steps of a turn that the next writes take along."""
 
     __slots__ = ("_claim", "advance", "calls", "full", "replay")
 
@@ -78,7 +78,7 @@ class Draft:
             self._tell(first, ends)
 
     def _ends(self, ended: deque[tuple[Claim, Completed]], at: datetime, most: int) -> Iterator[Event]:
-        """Each is noted as the code is told of it."""
+        """Yield the ends of children, and record each as the code is told of it."""
         for _ in range(min(len(ended), most)):
             advance, child = self._page(), ended.popleft()
             claim, outcome = child

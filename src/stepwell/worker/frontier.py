@@ -48,9 +48,9 @@ class Frontier:
         self._places: dict[str, Place] = {}
         self._busy: set[str] = set()
         self._work = True
-        """New work was heard of since anyone went for it."""
+        """New work was announced, and no lane has claimed since."""
         self._asked: str | None = None
-        """The queue to ask, if work was heard of in that one only."""
+        """The queue to ask, if work was announced in that one only."""
         self._owed = False
         """A look is due: there may be something at the front of a queue."""
         self._looking = False

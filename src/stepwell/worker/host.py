@@ -65,7 +65,7 @@ class Claiming(Protocol):
     """The lanes, as turns see them: a turn claims what it starts."""
 
     def room_for(self, names: Collection[str]) -> int:
-        """Slots that nobody has or has been promised, and those that runs of these names would soon have."""
+        """Count slots that are free and not promised, and those that runs of these names would soon have."""
         ...
 
     @property

@@ -27,7 +27,7 @@ HEAVY = 64 * 1024
 """Bytes of a result that is too long for an exchange."""
 NOT_DECIDED: Mapping[Claim, Move] = {}
 ASIDE = 1.0
-"""Seconds between looks at outcomes whose run someone else holds locked."""
+"""Seconds between looks at outcomes whose run a transaction holds locked."""
 
 
 class Refused(Failed):
@@ -56,7 +56,7 @@ class Ledger:
         self._telemetry = telemetry
         self._changed = changed
         self.known: set[Claim] = set()
-        """Every claim that was heard of and is not settled yet."""
+        """Every claim of this worker that is not settled yet."""
         self.alone: set[Claim] = set()
         """Known claims that must be alone. Until they are settled: a death before that takes the outcome along."""
         self.refusals = Refusals()
@@ -297,7 +297,7 @@ class Ledger:
             self._try_later(claim, outcome, cause)
 
     def _try_later(self, claim: Claim, outcome: Outcome, cause: Exception, *, before: int = 0) -> None:
-        """The fault is ours or the schema's, and nobody's run has to pay for it: the claim is kept meanwhile."""
+        """Try an outcome again later, and keep its claim meanwhile: the fault is ours or the schema's."""
         pause = self.refusals.add(claim, cause, before=before)
         together = self._put_off.setdefault(pause, [])
         if not together:

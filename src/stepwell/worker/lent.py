@@ -22,7 +22,7 @@ class LentTx:
     def __init__(
         self, lending: Lending, statements: Statements, completed: Callable[[Claim, settle.Settled], None]
     ) -> None:
-        """`completed` is told after the commit, with everything that follows from it."""
+        """`completed` is called after the commit, with everything that follows from it."""
         self._lending = lending
         self._statements = statements
         self._told_completed = completed

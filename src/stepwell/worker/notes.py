@@ -87,7 +87,7 @@ class Notes:
             self._wake()
 
     def ended(self) -> None:
-        """An attempt that said something has ended: whoever hears of that may ask what it was."""
+        """Write soon: an attempt that made a note has ended, and its notes may be read now."""
         self._soon.set()
         self._stirred.set()
 
@@ -99,7 +99,7 @@ class Notes:
         if self._woken or self._loop is None:
             return
         self._woken = True
-        # A closed loop has nobody left who would write it.
+        # A closed loop writes nothing any more.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._stirred.set)
 

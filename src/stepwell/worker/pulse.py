@@ -16,7 +16,7 @@ from stepwell.replay.frames import Whose, place_of, whose
 from stepwell.telemetry import log
 
 STILL = 10.0
-"""Seconds for which a loop may not answer before someone is told."""
+"""Seconds for which a loop may not answer before an error is logged."""
 
 
 class Pulse:
@@ -52,7 +52,7 @@ class Pulse:
             log.warning("the event loop of this worker goes on, after %.0f s", time.monotonic() - asked)
 
     def _line(self) -> str:
-        """The innermost line of the user's, or else whatever it is."""
+        """Find the innermost line of the user's code, or else the innermost line."""
         innermost = frame = sys._current_frames().get(self._thread)
         while frame is not None:
             if whose(frame.f_code.co_filename) is Whose.USERS:

@@ -138,7 +138,7 @@ class OfTurn:
                 self._steps.begin(step)
 
     def next_done(self) -> UnderWay | None:
-        """The next that has ended, and that someone waits for."""
+        """Return the next step that has ended and was not dropped."""
         while self.done and self.done[0].call.dropped:
             self.gone.append(self.done.popleft())
         return self.done[0] if self.done else None

@@ -86,7 +86,7 @@ class Lifecycle:
             self._error = error
 
     def leave(self) -> None:
-        """any -> ended: nobody waits for the turn any more."""
+        """any -> ended: the attempt was ended from outside."""
         self.flying = None
         if self.state is not _ENDED:
             self.move(_ENDED)

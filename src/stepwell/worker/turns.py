@@ -38,7 +38,7 @@ from stepwell.worker.run_turn import Turn
 from stepwell.worker.writes import Writes, patiently
 
 KEPT = 1_000
-"""Workflows that are kept alive between their turns. The others are told their history again."""
+"""Workflows that are kept alive between their turns. The others are replayed."""
 
 
 BLOCKED = 10_000

@@ -38,7 +38,7 @@ from stepwell.worker.watch import Watch
 UNBLOCK = 60.0
 """Seconds between looks for workflows that wait for other code."""
 PAUSE = 0.05
-"""Seconds between two questions of a stopping worker whether all claims have been heard of."""
+"""Seconds between two checks of a stopping worker whether all of its claims are known."""
 FLUSH = 10.0
 """Seconds for which a stopping worker tries to record its last outcomes. After that they are reaped."""
 
@@ -89,7 +89,7 @@ class Worker:
                     await self._attempts.idle()
                     await within(FLUSH, self._flushed())
                 except BaseException:
-                    # A part that fails beside us is heard of as a cancellation.
+                    # The failure of a part beside this block arrives as a cancellation.
                     await self._save()
                     raise
                 await within(CLEANUP, self._noted())

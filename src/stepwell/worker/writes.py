@@ -95,7 +95,7 @@ class Writes:
             return await self._advance(advances)
         except Exception as error:
             log.info("writing %d turns together failed, going one by one: %s", len(advances), error)
-            # Each by itself: one whose run someone holds locked may take long, and nobody else waits for it.
+            # Each by itself: a run that a transaction holds locked may take long, and holds up no other.
             return [asyncio.create_task(self._write_alone(each)) for each in advances]
 
     async def _advance(self, advances: Sequence[Advance]) -> list[Wrote | BaseException]:

@@ -172,8 +172,8 @@ class DirectLink:
             written.finished = [*written.finished, *(claim.id for claim in children)]
         self._tell(written)
         if len(children) > FEW:
-            # Of many, hardly anyone is waited for. The word of their workflow leaves before theirs, and before whoever
-            # hears of this write lets go of all that they were.
+            # Of many children hardly one is waited for: announce them after their workflow, and before the turn frees
+            # all that they were.
             asyncio.get_running_loop().call_soon(self._announce_finished, [claim.id for claim in children])
             await asyncio.sleep(0)
         self._announce_slots([*(each.claim for each in advances), *children])
@@ -185,7 +185,7 @@ class DirectLink:
         return Written(written.turns, written.claims)
 
     async def _settle_children(self, children: Sequence[Completion], tx: Tx) -> None:
-        """Runs whose end is known to the turn that this transaction advances."""
+        """Record the ends of children that this transaction's turns have taken. ClaimLost if one was not held."""
         if not children:
             return
         settled = await settle.apply(tx, settle.plan(children), told=True)

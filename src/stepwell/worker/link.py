@@ -136,8 +136,8 @@ class Link(Protocol):
         ...
 
     async def unblock(self) -> bool:
-        """Let workflows go on that stopped at other code than this worker has: whether there are any in its queues. Of
-        those nobody else is told, or whoever has the code that they stopped at would be as quick to take them."""
+        """Wake workflows that stopped at other code than this worker has; whether there are any in its queues. Those
+        are not announced: a worker with the code that they stopped at would be as quick to claim them."""
         ...
 
     async def leave(self) -> None:
@@ -151,9 +151,9 @@ class Link(Protocol):
         cancelled: Callable[[Container[str] | None], None],
         arrived: Callable[[Container[str] | None], Set[str]],
     ) -> Callable[[], None]:
-        """Be told that there may be work (in a queue; None: in any), which runs were cancelled, or for which in a turn
-        something arrived (None: any); the answer ends it. `arrived` says which of them are in a turn here: nobody else
-        need hear of these."""
+        """Subscribe to announcements: of work (in a queue; None: in any), of runs that were cancelled, and of runs in a
+        turn for which something arrived (None: any). The answer ends the subscription. `arrived` returns the runs that
+        are in a turn here: these need not be announced to other workers."""
         ...
 
     @property

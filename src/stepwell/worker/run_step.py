@@ -30,21 +30,21 @@ Done = tuple[bytes, OwnTx | None]
 
 
 @dataclass(eq=False)
-class StepFailed(Exception):
-    """A step that failed for the last time."""
+class LastAttemptFailed(Exception):
+    """The last attempt of a step has failed."""
 
     error: Error
     attempt: int
 
 
 class UnderWay(Struct, eq=False):
-    """A step that was begun, or will be as soon as there is a moment."""
+    """A step that was begun, or is in line."""
 
     call: StepCall
     attempt: Running
     """The attempt of its workflow."""
     told: Callable[[UnderWay], None]
-    """Is told of its end, unless that was given up."""
+    """Called at its end, unless it was given up."""
     task: asyncio.Task[None] | None = None
     given_up: bool = False
     done: Done | None = None
@@ -71,7 +71,9 @@ class UnderWay(Struct, eq=False):
             )
         if error is None or isinstance(error, asyncio.CancelledError):
             error = asyncio.CancelledError("the step cancelled itself")
-        told, attempt = (error.error, error.attempt) if isinstance(error, StepFailed) else (failed(error).error, 1)
+        told, attempt = (
+            (error.error, error.attempt) if isinstance(error, LastAttemptFailed) else (failed(error).error, 1)
+        )
         return Event(
             0, EventType.STEP_FAILED, at, call.number, call.name, error=told, attempt=attempt, rollback=call.rollback
         )
@@ -115,7 +117,7 @@ class Steps:
 
 
 class OfTurn:
-    """The steps of one turn: those under way, and those that have ended and of which its code was not told."""
+    """The steps of one turn: under way, or ended and not yet told to the code."""
 
     __slots__ = ("_attempt", "_proceed", "_steps", "_stir", "done", "gone", "under_way")
 
@@ -168,7 +170,7 @@ class OfTurn:
 
 
 async def run_step(call: StepCall, attempt: Running, executors: Mapping[str, Executor]) -> Done:
-    """One step with all its attempts. StepFailed when it has failed for the last time."""
+    """Run one step with all its attempts. LastAttemptFailed if none is left."""
     step, failures = call.step, 0
     while True:
         here = Running(attempt.claim, inside=attempt.inside, turn=attempt)
@@ -193,7 +195,7 @@ async def run_step(call: StepCall, attempt: Running, executors: Mapping[str, Exe
             told = (timed_out(step.timeout) if limit is not None and limit.expired() else failed(error)).error
             delay = step.retry.delay_after(told, failures=failures, noise=0.5)
             if delay is None:
-                raise StepFailed(told, failures) from error
+                raise LastAttemptFailed(told, failures) from error
         await asyncio.sleep(delay.total_seconds())
 
 

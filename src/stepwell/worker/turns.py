@@ -1,4 +1,4 @@
-"""The workflows of a worker: those in a turn, those kept alive between turns, and what their turns write together."""
+"""The turns of a worker: those under way, and the code of workflows that is kept alive between them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ KEPT = 1_000
 BLOCKED = 10_000
 """Blocked runs that are remembered, each with the version at which that was told."""
 RESTING = 100
-"""Turns that stay for runs of their own that are not claimed yet. More than these wait as all do."""
+"""Turns that stay for children that are not claimed yet. More than these wait for an arrival."""
 CLOCK_BACK = timedelta(minutes=1)
 """The database's clock went back by more than this: what a workflow in memory knows of time is no longer so."""
 FRESH = 1.0
@@ -93,7 +93,7 @@ class Turns:
         self._kept: OrderedDict[UUID, tuple[Replay, int]] = OrderedDict()
         self._under_way: dict[UUID, Turn] = {}
         self._awaited: dict[RunId, Waiter] = {}
-        """Whose end is offered to which turn."""
+        """The turns that are offered the ends of these children."""
         self._blocked: OrderedDict[tuple[UUID, str], None] = OrderedDict()
         """Runs that were told to be blocked, and at which version."""
         self._looking: asyncio.TimerHandle | None = None
@@ -110,7 +110,7 @@ class Turns:
         self._writes.claim_by(claiming)
 
     async def run_turn(self, attempt: Running, workflow: WorkflowBody) -> Outcome:
-        """One turn. It is written when this returns, or was refused."""
+        """Run one turn. Its last write has returned, or was refused, when this returns."""
         claim = attempt.claim
         replay: Replay | None = None
         turn: Turn | None = None
@@ -155,19 +155,19 @@ class Turns:
         self._look_soon()
 
     def heard(self, ids: Container[str] | None) -> set[str]:
-        """Make turns of these runs, or of any, look for what has arrived; the runs that are in a turn here."""
+        """Make turns of these runs, or of any, look for arrivals. Return the runs that are in a turn here."""
         here = {run_id.hex: turn for run_id, turn in self._under_way.items() if ids is None or run_id.hex in ids}
         for turn in here.values():
             turn.hear()
         return set(here)
 
     def takes(self, claim: Claim, outcome: Outcome) -> bool:
-        """Whether the end of a run is written by the turn of the workflow that started it, which waits for it here."""
+        """Whether the turn that started this run waits for it here, and writes its end."""
         turn = self._awaited.pop(claim.id, None)
         return turn is not None and turn.takes(claim, outcome)
 
     async def landed(self) -> None:
-        """Wait until nothing that was to be written is on its way."""
+        """Wait until no write is on its way."""
         await self._writes.landed()
 
     def close(self) -> None:
@@ -255,7 +255,7 @@ class Turns:
     # -- the code
 
     async def _replay(self, claim: Claim, workflow: WorkflowBody, news: News) -> tuple[Replay, int]:
-        """The code where its history left it: kept alive here, or told again."""
+        """Return the code where its history left it: kept alive here, or replayed."""
         kept = self._kept.pop(claim.id, None)
         if kept is not None:
             if kept[0].idx == news.recorded and kept[0].now < news.now + CLOCK_BACK:
@@ -289,7 +289,7 @@ class Turns:
     async def _block(
         self, claim: Claim, news: News, error: Nondeterminism, version: str, written: tuple[int, int] | None
     ) -> Outcome:
-        """The run waits for code that fits, from where it was last `written`."""
+        """Leave the run to wait for code that fits, from where it was last `written`."""
         blocked = {
             "recorded": error.recorded, "new": error.new, "line": error.line, "idx": error.idx, "version": version,
             "message": str(error),

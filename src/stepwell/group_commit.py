@@ -35,7 +35,7 @@ class GroupCommit(Generic[Q, A]):
         *,
         flights: int = FLIGHTS,
         pause: Callable[[], float] = lambda: 0.0,
-        weigh: Callable[[Q], int] = lambda _: 0,
+        weigh: Callable[[Q], int] | None = None,
     ) -> None:
         """`commit` answers each question of a group, in their order; what it raises is the answer to all of them.
         `pause` returns how many seconds the first of a group waits for others, `weigh` the bytes of a question."""
@@ -147,6 +147,8 @@ class GroupCommit(Generic[Q, A]):
             flight.add_done_callback(self._landed)
 
     def _next_group(self) -> list[tuple[Q, Told[A]]]:
+        if self._weigh is None:
+            return [self._gathered.popleft() for _ in range(min(GROUP, len(self._gathered)))]
         group: list[tuple[Q, Told[A]]] = []
         load = 0
         while self._gathered and len(group) < GROUP and load < LOAD:

@@ -63,6 +63,8 @@ class Attempts:
         self._notes = notes
         self._slots = slots
         self._telemetry = telemetry
+        self._timed = False
+        """Whether to note when a body begins."""
         self._changed = changed
         self._first: FirstSteps[Attempt, Outcome] = FirstSteps(self, stretch=STRETCH)
         self._oldest: Claim | None = None
@@ -89,6 +91,7 @@ class Attempts:
 
     def begin(self, claims: Sequence[Claim]) -> None:
         self._ledger.expect(claims)
+        self._timed = self._telemetry.timed
         if turns := self._bodies.mark_turns(claims):
             self._turns.begin_soon(turns)
         self._idle.clear()
@@ -195,7 +198,7 @@ class Attempts:
 
     def coroutine_of(self, attempt: Attempt) -> Coroutine[Any, Any, Outcome]:
         claim, begun = attempt.claim, nobody
-        if self._telemetry.timed:
+        if self._timed:
             claim.begun_at = time.monotonic()
         body = self._bodies.by_name[claim.name]
         if claim.turn:
@@ -224,7 +227,10 @@ class Attempts:
             self._end(attempt, outcome)
             return
         self.pace.ended += 1
-        self._put(attempt.claim, outcome)
+        if attempt.claim.node is None:
+            self._ledger.put(attempt.claim, outcome)
+        else:
+            self._put(attempt.claim, outcome)
         if attempt.noted is not None:
             self._notes.ended()
 

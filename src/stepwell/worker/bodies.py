@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -42,20 +42,24 @@ class Bodies:
     around: Around | None = None
     """Run with each attempt of a task, around its body."""
 
+    workflows: frozenset[str] = field(init=False)
+    """Names of workflows, also those that are pinned to a version."""
+
+    def __post_init__(self) -> None:
+        workflows = frozenset(name for name, body in self.by_name.items() if body.kind == "workflow")
+        object.__setattr__(self, "workflows", workflows)
+
     @property
     def tasks(self) -> frozenset[str]:
         """Names of tasks."""
-        return frozenset(name for name, body in self.by_name.items() if body.kind != "workflow")
+        return frozenset(self.by_name) - self.workflows
 
     def mark_turns(self, claims: Sequence[Claim]) -> list[Claim]:
         """Decide which claims are turns: those whose definition is a workflow. Rows may say otherwise."""
-        turns = []
-        for claim in claims:
-            body = self.by_name.get(claim.name)
-            if body is not None and body.kind == "workflow":
-                claim.turn = True
-                claim.name = body.name  # without the version that it may be pinned to
-                turns.append(claim)
+        turns = [claim for claim in claims if claim.name in self.workflows]
+        for claim in turns:
+            claim.turn = True
+            claim.name = self.by_name[claim.name].name  # without the version that it may be pinned to
         return turns
 
     @property

@@ -97,16 +97,17 @@ class FirstSteps(Generic[Q, R]):
     async def _step(self, me: asyncio.Task[Any]) -> tuple[Q, Rest[R]] | None:
         """Begin items until one has to wait: that item, and the rest of its coroutine."""
         while self.line and self._owner.has_room():
-            kept = self._stretch(me)
-            if kept is not None or _was_cancelled(me):
+            kept, is_cancelled = self._stretch(me)
+            if kept is not None or is_cancelled:
                 return kept
             if self.line:
                 for _ in range(self._turns):
                     await asyncio.sleep(0)
         return None
 
-    def _stretch(self, me: asyncio.Task[Any]) -> tuple[Q, Rest[R]] | None:
-        """Begin items until one has to wait, or the stretch is over, without a turn of the event loop."""
+    def _stretch(self, me: asyncio.Task[Any]) -> tuple[tuple[Q, Rest[R]] | None, bool]:
+        """Begin items until one has to wait, or the stretch is over, without a turn of the event loop. Also return
+        whether an item has cancelled the task it ran in."""
         owner, line, clock = self._owner, self.line, asyncio.get_running_loop().time
         count, began, over = 0, clock(), False
         while line and not over:
@@ -121,21 +122,15 @@ class FirstSteps(Generic[Q, R]):
                 owner.ended(item, None, error)
             else:
                 owner.waits(item, me)
-                return item, Rest(coroutine, context, awaited)
-            if _was_cancelled(me):
-                break
+                return (item, Rest(coroutine, context, awaited)), False
+            if me.cancelling() or getattr(me, "_must_cancel", False):
+                return None, True  # even if it changed its mind: the next in line would be cancelled for it
             count += 1
             seconds = clock() - began
             over = seconds > self._longest or count == self._most
             if over or not line:
                 owner.paused(item, seconds)
-        return None
-
-
-def _was_cancelled(task: asyncio.Task[Any]) -> bool:
-    """Whether a coroutine has cancelled the task it ran in, even if it changed its mind: the next in line would be
-    cancelled for it."""
-    return bool(task.cancelling() or getattr(task, "_must_cancel", False))
+        return None, False
 
 
 class Rest(Generic[R]):

@@ -133,8 +133,8 @@ def only_by_word(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody looks of their own accord for a minute: what happens before was heard of, on a slow machine too."""
     for pause in (
         "worker.lanes.POLL",
-        "worker.worker.WATCH",
-        "worker.worker.WATCH_ALL",
+        "worker.watch.WATCH",
+        "worker.watch.WATCH_ALL",
         "waiting.POLL",
         "services.due.LOOK",
     ):

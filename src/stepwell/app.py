@@ -312,7 +312,7 @@ class App(Registering):
         link = DirectLink(database, dispatch, who, lease=lease, telemetry=telemetry)
         worker = Worker(
             link,
-            Bodies(tasks, executors, self.definitions.turns, self.hooks.around),
+            Bodies(tasks, executors, self.hooks.around),
             telemetry,
             slots=who.slots,
             lease=lease,

@@ -27,8 +27,9 @@ def uncollected() -> Iterator[None]:
 
 
 def collect_seldom() -> None:
-    """For a process that is ours: one round for every hundred thousand objects that are made and stay, not for every
-    seven hundred, and never again through what there is now. A worker makes some hundred objects for each run and
-    lets nearly all of them go by themselves; to look for circles among them so often took a tenth of its time."""
+    """Collect garbage after every hundred thousand objects that are made and stay, not after every seven hundred, and
+    never look through what there is now again. Only in a process of ours: a worker makes some hundred objects for each
+    run, and nearly all are freed by their reference count; to look for cycles among them so often took a tenth of its
+    time."""
     gc.freeze()
     gc.set_threshold(100_000, 20, 50)

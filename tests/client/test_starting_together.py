@@ -13,9 +13,10 @@ import pytest
 from stepwell import App, Call
 from stepwell.client import BULK
 from stepwell.engine import runs as runs_engine
+from stepwell.group_commit import FLIGHTS
 from stepwell.model.errors import Unavailable
 from stepwell.model.start import Start
-from stepwell.starting import FLIGHTS, Starting
+from stepwell.starting import Starting
 from stepwell.store.pool import Database
 from tests.factory import a_start
 

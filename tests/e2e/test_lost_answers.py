@@ -343,7 +343,7 @@ async def _reaps(reaper: Reaper) -> bool:
 async def test_due_and_renewals_whose_answers_are_lost_do_no_harm(
     proxy: Proxy, shop: Shop, sql: Sql, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stepwell.worker.worker.WATCH_ALL", 2.0)
+    monkeypatch.setattr("stepwell.worker.watch.WATCH_ALL", 2.0)
     async with shop.app, shop.app.worker():
         held = await shop.app.definition("wait").start(0)
         await eventually(lambda: shop.ran)

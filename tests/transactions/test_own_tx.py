@@ -82,7 +82,7 @@ async def test_what_follows_a_settling_follows_this_one_too(app: App, ledger: Le
             assert await (await deposit.start(n)).result(timeout=30) == n
         assert await ledger() == [0, 1, 2, 3, 4, 5]
         assert [outcome.result for _, outcome in settled] == [b"0", b"1", b"2", b"3", b"4", b"5"]
-        assert not worker._attempts.known
+        assert not worker._ledger.known
 
 
 @pytest.mark.usefixtures("only_by_word")

@@ -23,8 +23,8 @@ async def _runs(run: Run[Any]) -> bool:
 
 
 def _watch(worker: Worker, fails: Callable[..., Awaitable[None]]) -> None:
-    worker.compare = fails  # type: ignore[method-assign]
-    worker._look.set()
+    worker._watch.compare = fails  # type: ignore[method-assign]
+    worker._watch.look.set()
 
 
 def _lease(worker: Worker, fails: Callable[..., Awaitable[None]]) -> None:
@@ -109,7 +109,6 @@ async def test_a_ledger_that_fails_leaves_no_other_outcome_behind(app: App) -> N
                 if calls:
                     return await settle(group, **values)
                 calls.append(group)
-                worker._ledger._waiting.extend(group)
                 await fails()
 
             worker._ledger._settle = broken  # type: ignore[method-assign]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from stepwell.model.outcome import Released
-from stepwell.worker import pace
+from stepwell.worker import attempts
 from tests.worker.desk import Desk
 
 seen: ContextVar[str] = ContextVar("seen", default="nothing")
@@ -261,7 +261,7 @@ async def test_bodies_that_block_let_the_loop_have_a_turn_between_them(monkeypat
 
     loop = asyncio.get_running_loop()
     for patience, different in ((-1.0, 10), (60.0, 1)):
-        monkeypatch.setattr(pace, "STRETCH", patience)
+        monkeypatch.setattr(attempts, "STRETCH", patience)
         turns, desk = 0, Desk(blocks)
         at.clear()
         loop.call_soon(turn)
@@ -271,7 +271,7 @@ async def test_bodies_that_block_let_the_loop_have_a_turn_between_them(monkeypat
 
 
 async def test_what_ended_before_a_turn_is_told_of_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pace, "STRETCH", -1.0)
+    monkeypatch.setattr(attempts, "STRETCH", -1.0)
 
     async def blocks() -> None: ...
 
@@ -298,7 +298,7 @@ async def test_no_more_bodies_wait_than_there_are_slots() -> None:
 async def test_a_line_that_is_left_during_a_turn_is_released_and_nothing_of_it_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pace, "STRETCH", -1.0)
+    monkeypatch.setattr(attempts, "STRETCH", -1.0)
     ran = []
 
     async def blocks() -> None:
@@ -313,7 +313,7 @@ async def test_a_line_that_is_left_during_a_turn_is_released_and_nothing_of_it_r
 
 async def test_a_body_that_kept_its_task_and_cancels_it_later_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """The task goes on with others by then: they fail at the worst, and the line is served all the same."""
-    monkeypatch.setattr(pace, "STRETCH", -1.0)  # a pause after every body, where the cancellation arrives
+    monkeypatch.setattr(attempts, "STRETCH", -1.0)  # a pause after every body, where the cancellation arrives
 
     async def spiteful() -> int:
         task = asyncio.current_task()

@@ -133,7 +133,7 @@ async def test_an_exchange_whose_answer_is_lost_loses_no_result_and_releases_its
 
 async def test_claims_whose_answer_was_lost_are_released_soon(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not when everything is next compared: the worker knows that it missed something."""
-    monkeypatch.setattr("stepwell.worker.worker.WATCH_ALL", 60.0)
+    monkeypatch.setattr("stepwell.worker.watch.WATCH_ALL", 60.0)
 
     @app.task
     async def quick() -> None: ...
@@ -155,7 +155,7 @@ async def test_claims_whose_answer_was_lost_are_released_soon(app: App, monkeypa
             return {(await app.run(claim.id).info()).state for claim in claimed} == {State.PENDING}
 
         await until(all_released)
-        assert not worker._lanes.unheard
+        assert not worker._lanes.unanswered
 
 
 async def _any(found: list[Any]) -> bool:
@@ -270,25 +270,6 @@ async def test_no_more_is_claimed_than_there_are_slots_where_bodies_wait(app: Ap
         await asyncio.gather(*(run.result(20) for run in runs))
 
 
-async def test_a_crowded_worker_claims_for_several_slots_at_a_time(app: App) -> None:
-    """Bodies that end one by one, each a little later than the one before: no statement for each of them."""
-    turn = [asyncio.Event() for _ in range(401)]
-    turn[0].set()
-
-    @app.task
-    async def waits(n: int) -> None:
-        await turn[n].wait()
-        asyncio.get_running_loop().call_later(0.001, turn[n + 1].set)
-
-    runs = await waits.start_many([(n,) for n in range(400)])
-    async with app.worker(slots=100) as worker:
-        tap = Wiretap(worker)
-        for run in runs:
-            await run.result(20)
-    claims = tap.looks + len([claimed for _, claimed in tap.exchanges if claimed])
-    assert claims < 150, "300 slots became free, one after another"
-
-
 async def test_a_crowded_worker_leaves_nothing_waiting(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last slot that becomes free is claimed for, though nothing is heard of and nothing ends any more."""
     monkeypatch.setattr(lanes, "POLL", 3600.0)
@@ -305,7 +286,7 @@ async def test_a_crowded_worker_leaves_nothing_waiting(app: App, monkeypatch: py
     async with app.worker(slots=16) as worker:
         held = await holds.start_many([()] * 15)
         freed = await frees.start()
-        await until_count(lambda: len(worker._attempts.known), 16)
+        await until_count(lambda: len(worker._ledger.known), 16)
         later = await frees.start()
         free.set()
         await freed.result(20)
@@ -342,7 +323,7 @@ class Change:
         @app.task
         async def work(waits: bool) -> None:
             if waits:
-                self.in_line = max(self.in_line, len(self.worker._attempts._line))
+                self.in_line = max(self.in_line, len(self.worker._attempts._first.line))
                 await self.gate.wait()
 
         self.work = work

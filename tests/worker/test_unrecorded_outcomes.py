@@ -52,14 +52,14 @@ async def refuse(sql: Sql, table: str, when: str, code: str = CHECK) -> None:
 
 async def refused(worker: Worker, outcomes: int = 1) -> None:
     async def told() -> bool:
-        found = worker._refusals.told
+        found = worker._ledger.refusals.told
         return found is not None and found.outcomes == outcomes and "no room" in found.why
 
     await until(told)
 
 
 def quiet(worker: Worker) -> bool:
-    return worker._refusals.told is None
+    return worker._ledger.refusals.told is None
 
 
 async def state(run: Run[Any]) -> State:

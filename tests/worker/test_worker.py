@@ -231,7 +231,7 @@ async def test_a_claim_whose_answer_was_lost_is_given_back(app: App, dsn: str) -
         run = await work.start()
         who = await _only_worker(database)
         await runs.claim(database, Wanted(who, ["default"], ["work"], 1, alone=True), new_claim_id())
-        await worker.compare()
+        await worker._watch.compare()
         await worker._ledger.drained()
         info = await run.info()
         assert (info.state, info.failures) == (State.PENDING, 0)
@@ -334,7 +334,7 @@ async def test_a_body_in_another_process_knows_its_run(app: App) -> None:
         assert await run.result(30) == (str(run.id), 1, "k", {"a": "b"})
 
 
-@pytest.mark.parametrize("part", ["_ledger._settle", "_lanes._frontier.next", "compare"])
+@pytest.mark.parametrize("part", ["_ledger._settle", "_lanes._frontier.next", "_watch.compare"])
 async def test_a_part_of_the_worker_that_fails_ends_the_block(app: App, part: str) -> None:
     def broken(*_args: object, **_values: object) -> None:
         raise RuntimeError("this part is broken")

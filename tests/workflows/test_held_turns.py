@@ -15,7 +15,7 @@ from stepwell.engine import ends
 from stepwell.model.turn import Consequences
 from stepwell.replay import loop
 from stepwell.store.pool import Tx
-from stepwell.worker import run_turn
+from stepwell.worker import children, run_turn
 from tests.waiting_for import until
 
 SOON = 30
@@ -60,7 +60,7 @@ async def test_whatever_a_workflow_starts_and_its_worker_ends_is_written_with_wh
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also what was claimed as anything is, since there was no slot for it when it was started."""
-    monkeypatch.setattr(run_turn, "HOLD", SOON)
+    monkeypatch.setattr(children, "HOLD", SOON)
     told: list[UUID] = []
     tell = ends.tell_parents
 
@@ -89,7 +89,7 @@ async def test_a_turn_that_waits_for_its_own_runs_from_its_first_step_on_needs_n
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its claim told that there is nothing for it: it waits for nothing before."""
-    monkeypatch.setattr(run_turn, "HOLD", 10 * SOON)
+    monkeypatch.setattr(children, "HOLD", 10 * SOON)
 
     @app.task
     async def double(x: int) -> int:
@@ -105,7 +105,7 @@ async def test_a_turn_that_waits_for_its_own_runs_from_its_first_step_on_needs_n
 
 
 async def test_a_task_that_takes_long_lets_the_turn_go(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_turn, "HOLD", 0.05)
+    monkeypatch.setattr(children, "HOLD", 0.05)
     monkeypatch.setattr(run_turn, "LOOK", 0.1)
     go = asyncio.Event()
 

@@ -83,7 +83,7 @@ async def test_what_a_worker_lets_go_of_waits_for_no_collection(app: App, shape:
         runs = await definition.start_many(calls)
 
         async def are_through() -> bool:
-            is_at_rest = not worker._turns._under_way and not worker._attempts.known
+            is_at_rest = not worker._turns._under_way and not worker._ledger.known
             return is_at_rest and all([(await run.info()).state is goal for run in runs])
 
         await until(are_through)

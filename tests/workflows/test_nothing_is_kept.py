@@ -32,7 +32,7 @@ async def kept(worker: Any) -> AsyncIterator[Counter[str]]:
     before = alive()
 
     async def is_at_rest() -> bool:
-        return not worker._turns._under_way and not worker._attempts.known
+        return not worker._turns._under_way and not worker._ledger.known
 
     yield left
     await until(is_at_rest)

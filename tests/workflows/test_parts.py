@@ -13,8 +13,9 @@ import pytest
 
 from stepwell import App, Run, RunCancelled, State, workflow
 from stepwell.replay import replay
-from stepwell.worker import drafts, inbox, run_turn
+from stepwell.worker import children, drafts, inbox, run_turn
 from stepwell.worker.direct import DirectLink
+from stepwell.worker.turn_state import TurnState
 from tests.waiting_for import until
 from tests.workflows.telling import reaches, types_of
 
@@ -224,7 +225,7 @@ async def test_a_turn_that_ends_late_leaves_the_next_one_of_its_run_its_ears(
         return worker._turns._under_way.get(run.id) not in (*first, None)
 
     async def first_is_over() -> bool:
-        return all(turn._closing and turn._end.done() for turn in first)
+        return all(turn.state is TurnState.ENDED for turn in first)
 
     async with app, stopping_before(app, monkeypatch, 2, lose) as worker:
         run = await waits.start()
@@ -278,7 +279,7 @@ async def test_what_is_taken_back_after_its_part_was_written_is_cancelled_and_to
 ) -> None:
     """What nobody has heard of never was. What was written has begun, whichever code goes on with it."""
     monkeypatch.setattr("stepwell.worker.turns.Turns.__init__.__kwdefaults__", {"keep": 0})
-    monkeypatch.setattr(run_turn, "HOLD", 0.0)
+    monkeypatch.setattr(children, "HOLD", 0.0)
     of = Fan(app)
     of.gate.clear()
     async with app, app.worker(slots=10):

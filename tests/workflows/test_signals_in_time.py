@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from stepwell import App, workflow
-from stepwell.worker import run_turn
+from stepwell.worker import children, run_turn
 from stepwell.worker.turns import Turns
 from tests.waiting_for import until
 
@@ -16,7 +16,7 @@ async def test_a_signal_accepted_in_time_wins_though_no_word_of_it_came(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Turns, "heard", lambda self, ids: None)
-    monkeypatch.setattr(run_turn, "HOLD", 10.0)
+    monkeypatch.setattr(children, "HOLD", 10.0)
     monkeypatch.setattr(run_turn, "LOOK", 10.0)
     begun, gate = asyncio.Event(), asyncio.Event()
 

@@ -9,13 +9,12 @@ from stepwell.model.ids import ClaimId, WorkerId
 from stepwell.model.run import Claim
 from stepwell.model.start import Start
 from stepwell.model.states import State
-from stepwell.store import copying, rows
+from stepwell.store import copying
 from stepwell.store.pool import Transaction, Tx
 
 
 async def start_claimed(tx: Tx, starts: Sequence[Start], worker: WorkerId, claim_id: ClaimId) -> list[Claim]:
     """-> running, or pending where its worker may not take it: plain starts of a workflow's own worker."""
-    claim_id = rows.quick_id(claim_id)
     if len(starts) > runs.MANY and isinstance(tx, Transaction):
         return await _copy_claimed(tx, starts, worker, claim_id)
     made = await tx.rows(

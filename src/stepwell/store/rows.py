@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from asyncpg.pgproto.pgproto import UUID as _DriversUUID
 
 from stepwell.model.ids import ClaimId
 from stepwell.model.notes import LogLine, Progress, Usage
@@ -24,13 +23,7 @@ CLAIM = Claim.__struct_fields__[1:-5]
 def claims(rows: Sequence[Row], claim_id: ClaimId, *, first: int = 0) -> list[Claim]:
     """Those of one claim call; the columns of each begin at `first`."""
     last = first + len(CLAIM)
-    claim_id = quick_id(claim_id)
     return [Claim(claim_id, *row[first:last]) for row in rows]
-
-
-def quick_id(claim_id: ClaimId) -> ClaimId:
-    """The same as the driver has its own: each claim sends it along with its outcome, and Python's own takes longer."""
-    return ClaimId(_DriversUUID(claim_id.bytes))
 
 
 def claim(row: Row) -> Claim:

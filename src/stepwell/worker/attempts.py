@@ -1,61 +1,51 @@
-"""The attempts under way: each from its claim until the tables have its outcome.
+"""The attempts under way, each from its claim to its outcome.
 
-What is claimed waits in line until there is a slot; where bodies are quick it never waits long, and what does
-is given back. A body that ends without waiting for anything costs neither a task nor a turn of the event
-loop: one task takes one after the other through its first step. The first that has to wait keeps the task to
-itself, and another task goes on with the line.
+A claim waits in line until there is a slot; one that waits long is given back. `FirstSteps` begins the bodies.
 
 An attempt ends by its body, or from outside by a verdict: its time is out, the worker stops, the lease is lost.
-A body that then ends in time has the last word; one that does not is settled without, and keeps its slot but
-not its claim. An attempt whose claim is lost ends without a word: there is nothing to settle.
+A body that then ends in time decides the outcome; one that does not is settled without it, and keeps its slot but
+not its claim. An attempt whose claim is lost has no outcome: there is nothing to settle.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Container, Coroutine, Mapping, Sequence
-from contextvars import copy_context
-from typing import Any
+from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
+from typing import Any, cast
 
-from stepwell.context import Inside, Running
+from stepwell.context import Running
 from stepwell.executors.base import contained, nobody
 from stepwell.model.outcome import Completed, Outcome, Released, Waiting
 from stepwell.model.run import Claim, Fence
 from stepwell.telemetry import Telemetry, log
 from stepwell.worker.bodies import Bodies
+from stepwell.worker.first_steps import FirstSteps
+from stepwell.worker.ledger import Ledger
+from stepwell.worker.notes import Notes
 from stepwell.worker.pace import Pace
 from stepwell.worker.run_task import failed, overdue, run_task, silent, timed_out
-from stepwell.worker.steps import Rest
+from stepwell.worker.turns import Turns, WorkflowBody
 
 CLEANUP = 1.0
 """Seconds a cancelled body has to clean up before its attempt is settled without it."""
+STRETCH = 0.003
+"""Seconds of first steps after which the rest of the event loop has a turn."""
 RESTING = 500
 """Turns that rest beside those that have a slot, before no more is claimed."""
-TURN = "turn"
-"""The executor of workflows: their turns."""
-
-
-async def no_turns(attempt: Running, workflow: Any) -> Outcome:
-    raise AssertionError(f"nobody here takes turns of {attempt.claim.name}")
 
 
 async def _is_overdue() -> Outcome:
-    """Of a workflow whose time was out when it was claimed: its code does not begin any more."""
+    """Refuse to begin a workflow whose time was out when it was claimed."""
     return overdue()
 
 
-def nobody_waits(turns: Sequence[Claim]) -> None:
-    """For turns that begin soon."""
-
-
 class Attempt(Running):
-    """One attempt. Nearly all of it is for those whose body has to wait."""
+    """One attempt. Nearly all of its fields are for bodies that have to wait."""
 
     task: asyncio.Task[None] | None = None
     verdict: Outcome | None = None
-    """How it ends if we end it; none when its claim is lost."""
+    """How it ends if it is ended from outside; None when its claim is lost."""
     settled: bool = False
     begun_at: float | None = None
     timers: tuple[asyncio.TimerHandle, ...] = ()
@@ -63,84 +53,63 @@ class Attempt(Running):
 
 class Attempts:
     def __init__(
-        self,
-        bodies: Bodies,
-        *,
-        slots: int,
-        settle: Callable[[Claim, Outcome], None],
-        ended: Callable[[], None],
-        apart: Callable[[], None],
-        inside: Inside | None = None,
-        noted: Callable[[], None] = nobody,
-        turn: Callable[[Running, Any], Coroutine[Any, Any, Outcome]] = no_turns,
-        turns: Callable[[Sequence[Claim]], None] = nobody_waits,
-        telemetry: Telemetry | None = None,
-    ) -> None:
-        """`settle` takes an outcome to the tables; `ended` is told when there may be room for more, `apart` when
-        there may be room for one that must be alone, and `noted` when one has ended that said something `inside`."""
+        self, bodies: Bodies, ledger: Ledger, turns: Turns, notes: Notes, *,
+        telemetry: Telemetry, slots: int, changed: asyncio.Event,
+    ) -> None:  # fmt: skip
+        """`changed` is set when there may be room for more claims."""
         self._bodies = bodies
+        self._ledger = ledger
+        self._turns = turns
+        self._notes = notes
         self._slots = slots
-        self._settle = settle
-        self._told_ended = ended
-        self._told_apart = apart
-        self._told_noted = noted
-        self._inside = inside
-        self._turn = turn
-        self._told_turns = turns
-        self._telemetry = telemetry or Telemetry()
-        self._line: deque[Claim] = deque()
+        self._telemetry = telemetry
+        self._timed = False
+        """Whether to note when a body begins."""
+        self._changed = changed
+        self._first: FirstSteps[Attempt, Outcome] = FirstSteps(self, stretch=STRETCH)
         self._oldest: Claim | None = None
         self._under_way: dict[Claim, Attempt] = {}
         self.resting: set[Claim] = set()
-        """Turns that only wait for runs of their own, and need no slot meanwhile."""
-        self._tasks: set[asyncio.Task[None]] = set()
-        self.stepping = False
-        """Whether a task is taking the line through its first steps."""
+        """Turns that only wait for their children, and need no slot meanwhile."""
         self._idle = asyncio.Event()
-        self.known: set[Claim] = set()
-        """Every claim that was heard of and is not settled yet."""
-        self.alone: set[Claim] = set()
-        """Those of them that must be alone. Until they are settled: a death before that takes the outcome along."""
         self.pace = Pace()
+
+    @property
+    def stepping(self) -> bool:
+        """Whether a task is taking the line through its first steps."""
+        return self._first.busy
 
     @property
     def taken(self) -> int:
         """Slots that are not free: attempts, claims in line for one, and threads that go on after theirs."""
-        return len(self._under_way) - min(len(self.resting), RESTING) + len(self._line) + self._bodies.stuck
+        return len(self._under_way) - min(len(self.resting), RESTING) + len(self._first.line) + self._bodies.stuck
 
     @property
     def unused(self) -> int:
-        """Slots that are free now, whoever is in line for them."""
+        """Slots that are free now, without regard to the line."""
         return self._room - len(self._under_way) + len(self.resting)
 
     def begin(self, claims: Sequence[Claim]) -> None:
-        self.known.update(claims)
-        self.alone.update([claim for claim in claims if claim.alone])
-        self._line.extend(claims)
-        if self._bodies.turns and (turns := [claim for claim in claims if claim.name in self._bodies.turns]):
-            self._told_turns(turns)
+        self._ledger.expect(claims)
+        self._timed = self._telemetry.timed
+        if turns := self._bodies.mark_turns(claims):
+            self._turns.begin_soon(turns)
         self._idle.clear()
-        self._go_on()
+        self._first.add([Attempt(claim, inside=self._notes) for claim in claims])
 
     def give_back(self, claim: Claim) -> None:
-        self.known.add(claim)
-        self._settle(claim, Released())
+        self._ledger.expect([claim])
+        self._put(claim, Released())
 
     def give_back_stale(self) -> None:
-        """Called now and then: what waited in line ever since the last call may find a slot elsewhere sooner."""
-        self._go_on()  # a thread that was given up ends unheard, and leaves a slot
-        if self._line and self._line[0] is self._oldest:
-            log.info("%d claims found no slot here in time: released", len(self._line))
+        """Give back the line if its first claim has waited since the last call: another worker may have a slot sooner.
+        Called now and then."""
+        self._first.go_on()  # a thread that was given up ends unheard, and leaves a slot
+        line = self._first.line
+        if line and line[0].claim is self._oldest:
+            log.info("%d claims found no slot here in time: released", len(line))
             self.leave_line(Released())
-        self._oldest = next(iter(self._line), None)
-
-    def forget(self, claims: Collection[Claim]) -> None:
-        """The tables have their outcomes, or have refused them."""
-        self.known.difference_update(claims)
-        if self.alone:
-            self.alone.difference_update(claims)
-            if not self.alone:
-                self._told_apart()
+        self._oldest = line[0].claim if line else None
 
     def end(self, attempt: Attempt, verdict: Outcome | None) -> None:
         """End an attempt from outside; with no verdict its claim is lost.
@@ -160,12 +129,14 @@ class Attempts:
             self.end(attempt, verdict)
 
     def compare(self, before: Container[Claim], held: Mapping[Fence, Claim]) -> None:
-        """End those, of all that were here before, whose claim the table does not give to us, or whose time is out."""
-        lost = {claim for claim in self._line if claim in before and claim.fence not in held}
+        """End attempts that were here before, and whose claim is not in the table any more, or whose time is out."""
+        line = self._first.line
+        lost = {each.claim for each in line if each.claim in before and each.claim.fence not in held}
         if lost:
-            self._line = deque(claim for claim in self._line if claim not in lost)
-            self.forget(lost)
-            self._told_ended()
+            kept = [each for each in line if each.claim not in lost]
+            line.clear()
+            line.extend(kept)
+            self._ledger.forget(lost)
         for claim, attempt in list(self._under_way.items()):
             there = held.get(claim.fence)
             if claim not in before:
@@ -177,16 +148,16 @@ class Attempts:
                 self.end(attempt, overdue())
 
     def snapshot(self) -> set[Claim]:
-        """All whose body has not ended."""
-        return {*self._under_way, *self._line}
+        """Claims whose body has not ended."""
+        return {*self._under_way, *(each.claim for each in self._first.line)}
 
     async def idle(self) -> None:
-        while self._under_way or self._line or self.stepping:
+        while self._under_way or self._first.line or self.stepping:
             self._idle.clear()
             await self._idle.wait()
 
     def abandon(self) -> None:
-        """Wait for no body any longer."""
+        """Stop waiting for bodies: settle all attempts without them."""
         self.leave_line(Released())
         for attempt in list(self._under_way.values()):
             self._settle_without_body(attempt)
@@ -194,12 +165,18 @@ class Attempts:
         self._idle.set()
 
     def leave_line(self, verdict: Outcome | None) -> None:
-        claims, self._line = self._line, deque()
+        claims = [attempt.claim for attempt in self._first.line]
+        self._first.line.clear()
         if verdict is None:
-            self.forget(claims)
+            self._ledger.forget(claims)
             return
         for claim in claims:
-            self._settle(claim, verdict)
+            self._put(claim, verdict)
+
+    def _put(self, claim: Claim, outcome: Outcome) -> None:
+        """Hand an outcome to the turn that waits for it here, or else to the ledger."""
+        if claim.node is None or not self._turns.takes(claim, outcome):
+            self._ledger.put(claim, outcome)
 
     # -- first steps
 
@@ -207,110 +184,59 @@ class Attempts:
     def _room(self) -> int:
         return self._slots - self._bodies.stuck
 
-    def _go_on(self) -> None:
-        if self._line and not self.stepping and self.unused > 0:
-            self.stepping = True
-            loop = asyncio.get_running_loop()
-            if loop.get_task_factory() is None:
-                self._begin_step()
-            else:  # an eager one would take its first step in ours, the next in that, and so on
-                loop.call_soon(self._begin_step)
+    def has_room(self) -> bool:
+        return self.unused > 0
 
-    def _begin_step(self) -> None:
-        task = asyncio.create_task(self._step())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _step(self) -> None:
-        """Take the line through its first steps. The first that has to wait has this task to itself from then on."""
-        me = asyncio.current_task()
-        assert me is not None
-        waiting: Attempt | None = None
-        try:
-            waiting, rest = await self._first_steps(me)
-        finally:
-            self.stepping = False  # also if a body of before, that kept this task, has it cancelled
-            self._go_on()
-            self._told_ended()
-            self._idle_if_so()
-        if waiting is not None and rest is not None:
-            await self._to_the_end(waiting, rest)
-
-    async def _first_steps(self, me: asyncio.Task[Any]) -> tuple[Attempt | None, Rest[Outcome] | None]:
-        """Until one has to wait: that one, and the rest of it."""
-        clock, room = asyncio.get_running_loop().time, self._room
-        self.pace.begins(clock())
-        timed = self._telemetry.timed
-        while self._line and len(self._under_way) - len(self.resting) < room:
-            attempt, context = Attempt(self._line.popleft()), copy_context()
-            attempt.inside = self._inside
-            if timed:
-                attempt.claim.begun_at = time.monotonic()
-            try:
-                steps = self._run(attempt)
-                awaited = context.run(steps.send, None)
-            except StopIteration as stop:
-                self._end_at_once(attempt, stop.value)
-            except BaseException as error:
-                self._end_at_once(attempt, failed(contained(error)))
-            else:
-                self._wait(attempt, me)
-                return attempt, Rest(steps, context, awaited)
-            if me.cancelling() or getattr(me, "_must_cancel", False):
-                break  # by its own body, even if it changed its mind: who came next would be cancelled for it
-            over = self.pace.is_over(now := clock())
-            if over or not self._line:
-                self.pace.pauses(now, attempt.claim.name)
-            if over:
-                if self.pace.tells(now):
-                    self._told_ended()
-                await asyncio.sleep(0)
-                self.pace.begins(clock())
-        return None, None
+    def paused(self, last: Attempt | None, seconds: float) -> None:
+        self.pace.paused(None if last is None else last.claim.name, seconds)
+        self._changed.set()
+        self._idle_if_so()
 
     def _idle_if_so(self) -> None:
-        if not self._under_way and not self._line and not self.stepping:
+        if not self._under_way and not self._first.line and not self.stepping:
             self._idle.set()
 
-    def _run(self, attempt: Attempt) -> Coroutine[Any, Any, Outcome]:
-        body = self._bodies.by_name[attempt.claim.name]
-        if body.executor == TURN:
-            attempt.claim.turn = True
-            attempt.claim.name = body.name  # without the version that it may be pinned to
-            if attempt.claim.deadline is not None:
-                if attempt.claim.is_over:
+    def coroutine_of(self, attempt: Attempt) -> Coroutine[Any, Any, Outcome]:
+        claim, begun = attempt.claim, nobody
+        if self._timed:
+            claim.begun_at = time.monotonic()
+        body = self._bodies.by_name[claim.name]
+        if claim.turn:
+            if claim.deadline is not None:
+                if claim.is_over:
                     return _is_overdue()
                 self._begun(attempt)
-            return self._turn(attempt, body)
-        claim, begun = attempt.claim, nobody
+            return self._turns.run_turn(attempt, cast(WorkflowBody, body))
         if claim.timeout is not None or claim.deadline is not None or body.heartbeat is not None:
             begun = lambda: self._begun(attempt)  # noqa: E731
         steps = run_task(attempt, body, self._bodies.executors[body.executor], begun=begun)
         return steps if self._bodies.around is None else self._bodies.around(attempt, steps)
 
-    def _end_at_once(self, attempt: Attempt, outcome: Outcome) -> None:
-        self.pace.ended += 1
-        self._settle(attempt.claim, outcome)
-        if attempt.noted is not None:
-            self._told_noted()
-
-    # -- those that wait
-
-    def _wait(self, attempt: Attempt, task: asyncio.Task[None]) -> None:
+    def waits(self, attempt: Attempt, task: asyncio.Task[None]) -> None:
         attempt.task = task
         self.pace.waits(attempt.claim.name)
         self._under_way[attempt.claim] = attempt
         if attempt.begun_at is not None:
             self._time(attempt)
 
-    async def _to_the_end(self, attempt: Attempt, rest: Rest[Outcome]) -> None:
-        outcome: Outcome
-        try:
-            outcome = await rest
-        except BaseException as error:
-            # Not our cancellation: the body cancelled the task it runs in, and would do so for ever if it were
-            # released. Anything else is a mistake of ours, and must not leave the run running.
-            outcome = failed(contained(error))
+    def ended(self, attempt: Attempt, result: Outcome | None, error: BaseException | None) -> None:
+        # A cancellation here is not ours: the body cancelled the task it runs in, and would do so for ever if it were
+        # released. Anything else is a mistake of ours, and must not leave the run running.
+        outcome = result if result is not None else failed(contained(error or RuntimeError("it had no outcome")))
+        if attempt.task is not None:
+            self._end(attempt, outcome)
+            return
+        self.pace.ended += 1
+        if attempt.claim.node is None:
+            self._ledger.put(attempt.claim, outcome)
+        else:
+            self._put(attempt.claim, outcome)
+        if attempt.noted is not None:
+            self._notes.ended()
+
+    # -- attempts that wait
+
+    def _end(self, attempt: Attempt, outcome: Outcome) -> None:
         for timer in attempt.timers:
             timer.cancel()
         self._left(attempt)
@@ -322,7 +248,7 @@ class Attempts:
             attempt.tx.close()  # unless it is on its way to the tables with the outcome
 
     def _begun(self, attempt: Attempt) -> None:
-        """Its body begins now: what it waited for room before does not count."""
+        """Begin to count the attempt's time: its body has room now."""
         attempt.begun_at = asyncio.get_running_loop().time()
         if attempt.task is not None:
             self._time(attempt)
@@ -342,7 +268,7 @@ class Attempts:
             self._listen(attempt, heartbeat.total_seconds())
 
     def _listen(self, attempt: Attempt, silence: float) -> None:
-        """End it when its body has given no sign of life for so long."""
+        """End an attempt when its body has given no sign of life for so long."""
         left = attempt.alive_at + silence - time.monotonic()
         if left > 0:
             self._later(left, attempt, lambda: self._listen(attempt, silence))
@@ -350,19 +276,19 @@ class Attempts:
             self.end(attempt, silent(silence))
 
     def rest(self, claim: Claim, rests: bool) -> None:
-        """Also in its first step, before it is one of those under way."""
+        """Lend the slot of a turn, or take it back. A turn may rest in its first step, before it is under way."""
         if not rests:
             self.resting.discard(claim)
-        elif claim in self.known:
+        elif claim in self._ledger.known:
             self.resting.add(claim)
-            self._go_on()
+            self._first.go_on()
 
     def _left(self, attempt: Attempt) -> None:
         attempt.task, attempt.timers = None, ()  # which hold it: together they would wait for the collector
         self.resting.discard(attempt.claim)
         if self._under_way.pop(attempt.claim, None) is not None:
-            self._go_on()
-            self._told_ended()
+            self._first.go_on()
+            self._changed.set()
             self._idle_if_so()
 
     def _conclude(self, attempt: Attempt, outcome: Outcome | None) -> None:
@@ -370,11 +296,11 @@ class Attempts:
             return
         attempt.settled = True
         if outcome is None:
-            self.forget([attempt.claim])
+            self._ledger.forget([attempt.claim])
         else:
-            self._settle(attempt.claim, outcome)
+            self._put(attempt.claim, outcome)
         if attempt.noted is not None:
-            self._told_noted()
+            self._notes.ended()
 
     def _settle_without_body(self, attempt: Attempt) -> None:
         if not attempt.settled:

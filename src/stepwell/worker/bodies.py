@@ -1,21 +1,27 @@
-"""What a worker can run."""
+"""The bodies that a worker can run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Protocol
 
 from stepwell.context import Running
 from stepwell.executors.base import Body, Executor
 from stepwell.model.outcome import Outcome
+from stepwell.model.run import Claim
 
 
 class Runnable(Body, Protocol):
     @property
     def executor(self) -> str:
         """The name of the executor its body runs on."""
+        ...
+
+    @property
+    def kind(self) -> str:
+        """Whether it is a task or a workflow."""
         ...
 
     @property
@@ -29,19 +35,32 @@ Around = Callable[[Running, Coroutine[Any, Any, Outcome]], Coroutine[Any, Any, O
 
 @dataclass(frozen=True, slots=True)
 class Bodies:
-    """What a worker can run: a body by name, and the executor for it."""
+    """The bodies that a worker can run, by name, and the executors for them."""
 
     by_name: Mapping[str, Runnable]
     executors: Mapping[str, Executor]
-    turns: frozenset[str] = frozenset()
-    """Names of workflows, which have turns."""
     around: Around | None = None
     """Run with each attempt of a task, around its body."""
 
+    workflows: frozenset[str] = field(init=False)
+    """Names of workflows, also those that are pinned to a version."""
+
+    def __post_init__(self) -> None:
+        workflows = frozenset(name for name, body in self.by_name.items() if body.kind == "workflow")
+        object.__setattr__(self, "workflows", workflows)
+
     @property
     def tasks(self) -> frozenset[str]:
-        """Names of everything else."""
-        return frozenset(self.by_name) - self.turns
+        """Names of tasks."""
+        return frozenset(self.by_name) - self.workflows
+
+    def mark_turns(self, claims: Sequence[Claim]) -> list[Claim]:
+        """Decide which claims are turns: those whose definition is a workflow. Rows may say otherwise."""
+        turns = [claim for claim in claims if claim.name in self.workflows]
+        for claim in turns:
+            claim.turn = True
+            claim.name = self.by_name[claim.name].name  # without the version that it may be pinned to
+        return turns
 
     @property
     def stuck(self) -> int:

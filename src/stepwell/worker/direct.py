@@ -30,7 +30,7 @@ from stepwell.worker.lent import LentTx
 from stepwell.worker.link import Completion, DataRefused, Hold, Recorded, Settlement
 
 AWAITED = 15.0
-"""Seconds for which finished runs are announced after someone last said to be waiting for any."""
+"""Seconds for which finished runs are announced after a client last announced that it waits for one."""
 
 FEW = 8
 """Finished runs that are announced by the statement that records them; more are announced after it."""
@@ -127,7 +127,7 @@ class DirectLink:
         return await held.blocked(self._database, claims)
 
     def _announce_slots(self, settled: Sequence[Claim]) -> None:
-        """A limited queue may have room again, for whoever can use it."""
+        """Announce limited queues that may have room again."""
         freed = {claim.queue for claim in settled if claim.limited or claim.queue in self._limited}
         self._dispatch.announce(Channel.PENDING, freed)
 
@@ -138,7 +138,7 @@ class DirectLink:
     @property
     def _is_awaited(self) -> bool:
         if not self._dispatch.hears:
-            return True  # someone may wait, who hears us and whom we do not hear
+            return True  # a client may wait whose announcement did not arrive here
         return self._awaited_until > asyncio.get_running_loop().time()
 
     async def news(self, claims: Sequence[Claim]) -> dict[UUID, News]:
@@ -172,20 +172,20 @@ class DirectLink:
             written.finished = [*written.finished, *(claim.id for claim in children)]
         self._tell(written)
         if len(children) > FEW:
-            # Of many, hardly anyone is waited for. The word of their workflow leaves before theirs, and before whoever
-            # hears of this write lets go of all that they were.
+            # Of many children hardly one is waited for: announce them after their workflow, and before the turn frees
+            # all that they were.
             asyncio.get_running_loop().call_soon(self._announce_finished, [claim.id for claim in children])
             await asyncio.sleep(0)
         self._announce_slots([*(each.claim for each in advances), *children])
         waits = [each.due_in for each in advances if each.due_in is not None]
-        # While it was running nobody reckoned with its deadline.
+        # The deadline of a running turn is not scheduled: schedule it now.
         waits += [each.claim.deadline.total_seconds() for each in advances if each.claim.deadline is not None]
         if waits:
             self._dispatch.announce(Channel.SCHEDULED, [f"{min(waits):.3f}"])
         return Written(written.turns, written.claims)
 
     async def _settle_children(self, children: Sequence[Completion], tx: Tx) -> None:
-        """Runs whose end is known to the turn that this transaction advances."""
+        """Record the ends of children that this transaction's turns have taken. ClaimLost if one was not held."""
         if not children:
             return
         settled = await settle.apply(tx, settle.plan(children), told=True)

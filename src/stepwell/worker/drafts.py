@@ -1,4 +1,4 @@
-"""A draft: what the code of a turn was told and asked for upon it, until a write takes it along."""
+"""A draft: the events of a turn that are not written yet. The code of a workflow runs ahead of what is written."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from stepwell.telemetry import log
 PART = 400
 """Events, or starts, that are written before the rest of what the code asks for upon the same arrival."""
 LONG = 0.5
-"""Seconds of the worker's time that the code may take before someone is told."""
+"""Seconds for which the code may compute before a warning is logged."""
 
 _CANCELS = frozenset({EventType.TASK_CANCELLED, EventType.CHILD_CANCELLED})
 
 
 class Draft:
-    """Code runs ahead of what is written: this is how far."""
+    """The events, starts and steps of a turn that the next writes take along."""
 
     __slots__ = ("_claim", "advance", "calls", "full", "replay")
 
@@ -43,9 +43,9 @@ class Draft:
         """Steps that were asked for, and begin once all of it is written."""
 
     @property
-    def is_long(self) -> bool:
-        """Whether there is much to start."""
-        return bool(self.full) or len(self.advance.starts) >= PART
+    def has_more(self) -> bool:
+        """Whether there is something to write, or the code is not at rest."""
+        return bool(self.advance.events or self.calls or self.full or self.replay.line)
 
     @property
     def listens(self) -> bool:
@@ -57,8 +57,8 @@ class Draft:
         return [child for page in (*self.full, self.advance) for child in page.children]
 
     def deliver(self, event: Event, *, arrived: int | None = None, tx: Any = None) -> None:
-        """Tell the code of something, and note what it asks for. It may have `arrived` as the how manieth, or be the
-        end of a step with a transaction."""
+        """Tell the code of an event, and record what it asks for. `arrived` is the number of an arrival, `tx` the
+        transaction of a step that has ended."""
         replay, advance = self.replay, self._page()
         event.idx = replay.idx + 1
         if event.at < replay.now:
@@ -71,14 +71,14 @@ class Draft:
         self._tell(event, None)
 
     def deliver_ends(self, ended: deque[tuple[Claim, Completed]], at: datetime, most: int) -> None:
-        """Tell the code of so many ends of its own runs, one after the other; and note what it asks for. It may not
-        listen to all of them."""
+        """Tell the code of up to `most` ends of children, one after the other, and record what it asks for. It may stop
+        listening before."""
         ends = self._ends(ended, max(at, self.replay.now), most)
         while self.listens and (first := next(ends, None)) is not None:
             self._tell(first, ends)
 
     def _ends(self, ended: deque[tuple[Claim, Completed]], at: datetime, most: int) -> Iterator[Event]:
-        """Each is noted as the code is told of it."""
+        """Yield the ends of children, and record each as the code is told of it."""
         for _ in range(min(len(ended), most)):
             advance, child = self._page(), ended.popleft()
             claim, outcome = child
@@ -91,7 +91,7 @@ class Draft:
             yield event
 
     def _page(self) -> Advance:
-        """The last page, if there is room on it."""
+        """Return the last page; a new one if there is no room on it."""
         if len(self.advance.starts) >= PART:
             self.full.append(self.advance)
             self.advance = Advance(self._claim, seen=self.advance.seen)
@@ -107,7 +107,7 @@ class Draft:
             self._warn(event.type, began)
 
     def go_on(self) -> None:
-        """Let the code go on with what it was told, and note what it asks for."""
+        """Let the code go on with what it was told, and record what it asks for."""
         began = time.monotonic()
         self.record(self.replay.go_on())
         if not self.replay.line:
@@ -117,7 +117,7 @@ class Draft:
 
     def _warn(self, told: str, began: float) -> None:
         log.warning(
-            "%s %s computed for %.1f s after %s, and everyone on this worker waited: let a task or a step do it",
+            "%s %s computed for %.1f s after %s, and everything else on this worker waited: let a task or a step do it",
             self._claim.name, self._claim.id, time.monotonic() - began, told,
         )  # fmt: skip
 
@@ -134,7 +134,7 @@ class Draft:
                 advance.published = command.value
 
     def end(self, ended: Ended) -> Event:
-        """The last event of this code."""
+        """Add the last event of this code."""
         self.replay.idx += 1
         event = Event(
             self.replay.idx, ended.type, self.replay.now, value=ended.value, error=ended.error,
@@ -144,7 +144,7 @@ class Draft:
         return event
 
     def take(self, here: Sequence[Start] = ()) -> Advance:
-        """The first of it is on its way: all of it, or where these are many and not all, up to the last of `here`."""
+        """Take the first page for a write: all of it, or only up to the last of `here` if that is long."""
         page = self.full[0] if self.full else self.advance
         if PART <= len(here) < len(page.starts):
             return self._cut(page, here[-1])
@@ -160,8 +160,8 @@ class Draft:
         return page
 
     def _cut(self, page: Advance, last: Start) -> Advance:
-        """What stands before the end of this start, in a write of its own. What the code asks for upon one arrival may
-        be written in parts: the last event of each tells that there is more."""
+        """Take what stands before the end of this start, for a write of its own. What the code asks for upon one
+        arrival may be written in parts: the last event of each part says that there is more."""
         count = PART
         while page.starts[count - 1] is not last:
             count += 1

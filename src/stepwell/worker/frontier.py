@@ -1,4 +1,4 @@
-"""Where a worker claims next. Times in, orders out: nothing here waits or asks.
+"""The frontier: decides where a worker claims next. Times in, orders out: it does no I/O.
 
 A *look* asks every queue from its front, and so finds whatever there is. But the front of a busy queue is
 where the entries of all that was taken lie, dead and perhaps not yet to be cleared away, and a look has to
@@ -7,7 +7,7 @@ behind the last run that it took there. What comes to stand before that place, b
 again, or committed later than it was made, waits for the next look: a tenth of a second, or three times as long
 as a look takes.
 
-A worker with nothing to do that hears of work in one queue asks that one only.
+An idle worker that hears of work in one queue asks that one only.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from stepwell.model.run import Claim, Claimed, Place
 LOOK = 0.1
 """Seconds between looks while queues are busy."""
 CHEAP = 0.05
-"""Seconds that a look may take and still be the answer to every word of new work."""
+"""Seconds that a look may take, and still be the answer to every announcement of work."""
 EFFORT = 3
-"""After a look that is not cheap, the next waits this many times as long as it took."""
+"""A look that is not cheap is followed by a pause this many times as long as it took."""
 KNOWN = 1000
 """Queues whose ends are remembered."""
 
@@ -35,7 +35,7 @@ Next = Literal["look", "go on", "ask", "wait"]
 
 @dataclass(frozen=True, slots=True)
 class Going:
-    """Where to go on, and up to how many to take from each."""
+    """The places to go on from, and up to how many runs to take from each."""
 
     places: Sequence[Place]
     share: int
@@ -48,23 +48,23 @@ class Frontier:
         self._places: dict[str, Place] = {}
         self._busy: set[str] = set()
         self._work = True
-        """New work was heard of since anyone went for it."""
+        """New work was announced, and no lane has claimed since."""
         self._asked: str | None = None
-        """The queue to ask, if work was heard of in that one only."""
+        """The queue to ask, if work was announced in that one only."""
         self._owed = False
-        """There may be something at the front of a queue."""
+        """A look is due: there may be something at the front of a queue."""
         self._looking = False
         self._looks, self._looked, self._cost = 0, -1e9, 0.0
 
     def heard(self, queue: str | None = None) -> None:
-        """There may be new work: in this queue, or anywhere."""
+        """Note that there may be new work, in this queue or anywhere."""
         if queue is None or self._asked not in (None, queue) or self._cost >= CHEAP:
             self._work, self._asked = True, None
         elif not self._work:
             self._asked = queue
 
     def next(self, now: float) -> Next:
-        """What to do about new claims."""
+        """Decide what to do about new claims."""
         if self._busy:
             due = now >= self._looked + max(LOOK, EFFORT * self._cost)
             return "look" if due and not self._looking else "go on"
@@ -93,27 +93,27 @@ class Frontier:
         claims = [claim for claim in claimed.claims if not claim.alone]
         given = Counter([claim.queue for claim in claims])
         full = {queue for queue, count in given.items() if count >= claimed.share}
-        # A look takes what it has room for, from queues in no order. One that was busy, and gave nothing, may be still.
+        # A look takes what it has room for, from queues in no order. A busy queue that gave nothing may still be busy.
         self._busy = full | (self._busy - given.keys())
         if len(self._places) > KNOWN:
             self._places = {queue: self._places[queue] for queue in self._busy & self._places.keys()}
         for queue in full:
-            # Before its last run there was nothing left at this moment: from there, however far others went.
+            # Nothing was left before its last run at this moment: go on from there, however far the place had moved.
             self._places.pop(queue, None)
         self._advance(_in_order(claims, claimed.share))
 
     def ask(self) -> str | None:
-        """The queue to ask, if nobody does. Whoever gets less than an answer goes on with a look: `heard`."""
+        """Take the queue to ask, unless the other lane has. If the answer is incomplete, a look follows: `heard`."""
         queue, self._asked = self._asked, None
         return queue
 
     def asked(self, *, began: float, now: float) -> None:
-        """It answered. Where that takes long, the next word is no reason to ask again at once."""
+        """Note how long the answer took. If it was long, the next announcement is no reason to ask again at once."""
         if now - began >= CHEAP:
             self._looked, self._cost = now, now - began
 
     def going(self, limit: int) -> Going:
-        """In the busy queues, or at the end of all that are known."""
+        """Choose where to go on: the busy queues, or the end of all that are known."""
         queues = list(self._busy or self._places)
         if len(queues) > limit:
             queues = random.sample(queues, limit)
@@ -143,7 +143,8 @@ class Frontier:
 
 
 def _in_order(claims: Sequence[Claim], share: int) -> Sequence[Claim]:
-    """Those of a look that say how far it came: a tenth of a share may be less urgent runs, taken for their age."""
+    """Select the claims of a look that say how far it came. A tenth of a share may be less urgent runs, taken for their
+    age."""
     urgencies: dict[str, list[int]] = {}
     for claim in claims:
         urgencies.setdefault(claim.queue, []).append(claim.priority)

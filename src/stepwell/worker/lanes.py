@@ -1,4 +1,4 @@
-"""The lanes: what was completed goes out, what is claimed comes in, in the same statement.
+"""The lanes: two loops that claim runs, and exchange completed runs for new claims in one statement.
 
 There are two, so that the database works for one while the bodies of the other's claims run. Neither waits for
 the other, and an idle worker uses only the first that hears of work.
@@ -28,25 +28,22 @@ LANES = 2
 BATCH = 500
 """The most claims of one call: with more, the database and the bodies wait longer for each other."""
 MOST = 3 * BATCH
-"""The most that are in line for a slot since they will have it soon."""
+"""The most claims in line for slots that will soon be free."""
 MOST_HERE = 10_000
-"""The most that a workflow on this worker may have in line, of what it starts itself."""
+"""The most children that a workflow on this worker may have in line."""
 POLL = 5.0
 POLL_DEAF = 0.25
-"""Seconds between looks for work when nothing is heard; the second while wakes do not arrive."""
+"""Seconds between polls when no wake arrives; the second while wakes cannot arrive."""
 STRIDE, MOST_STRIDE = 0.02, 2.0
 """Seconds until the limit keys behind those that were looked at have their turn; longer and longer where none of them
 gave anything, until something is heard."""
-CROWDED, PAUSE = 8, 0.01
-"""Where less than an eighth of the slots are free, claims are so many seconds apart: one for each slot would cost the
-database more than the run that it takes."""
 UNSETTLED = 2000
 """Outcomes that may be on their way to the tables, beside two for each slot, before claims have to wait."""
 NOTHING = Order(ClaimId(UUID(int=0)), (), 0)
 
 
 class Asking:
-    """A statement on its way. Not a generator, of which each costs as much as all that is done here."""
+    """A statement on its way. A class and no generator, which would cost as much as all that is done here."""
 
     __slots__ = ("_claim_id", "_lanes", "_limit", "_timeout")
 
@@ -76,57 +73,45 @@ class Lanes:
         telemetry: Telemetry,
         *,
         slots: int,
-        unheard: Callable[[], None],
+        changed: asyncio.Event,
+        look: asyncio.Event,
     ) -> None:
-        """`unheard` is told when there may be a claim of which we did not hear."""
+        """`changed` wakes the lanes; `look` is set when there may be a claim of which we did not hear."""
         self._link = link
         self._attempts = attempts
         self._ledger = ledger
         self._telemetry = telemetry
         self._slots = slots
-        self._told_unheard = unheard
+        self._to_compare = look
         self._frontier = Frontier()
-        self._stirred = asyncio.Event()
+        self._changed = changed
+        self._was_alone = False
         self._limited_at = math.inf
-        """When to look for limited work."""
+        """The time of the next look for limited work."""
         self._limited_looked = -math.inf
         self._others = False
         """Whether there was limited work at the last look."""
         self._plain_is_next = False
-        """Limited work had its turn: then the queues without a limit have theirs."""
+        """Limited work went first the last time: now the queues without a limit do."""
         self._stride = STRIDE
         self._ordered = 0
-        self._claimed_at = -math.inf
-        """When queues were last asked for claims."""
-        self._stirring: asyncio.TimerHandle | None = None
-        self._ends = 0
-        """Attempts that have ended since then."""
         self._flying = 0
         self._open = False
         self._stopping = asyncio.Event()
         self._patience: set[asyncio.Timeout] = set()
-        """With the statements on their way; `stop` shortens it."""
+        """Timeouts of the statements on their way; `stop` shortens them."""
         self._coming: set[ClaimId] = set()
         self._witnesses: list[set[ClaimId]] = []
         self.claimed = 0
         """Claims so far."""
-        self.unheard: set[ClaimId] = set()
+        self.unanswered: set[ClaimId] = set()
         """Claims that were asked for, and whose answer was lost."""
 
     def heard(self, queue: str | None = None) -> None:
-        """There may be work, in this queue or anywhere."""
+        """Note that there may be work, in this queue or anywhere."""
         self._frontier.heard(queue)
         self._stride = STRIDE
-        self._stirred.set()
-
-    def stir(self) -> None:
-        self._stirred.set()
-
-    def ended(self) -> None:
-        """There may be room for one more. Where claims are apart, it is no reason to look before there is for some."""
-        self._ends += 1
-        if self._stirring is None or self._ends >= self._slots // CROWDED:
-            self._stirred.set()
+        self._changed.set()
 
     def open(self) -> None:
         """The lease is held: there may be claims."""
@@ -137,17 +122,17 @@ class Lanes:
         self._open = False
 
     def stop(self, patience: float) -> None:
-        """Claim no more. What is on its way may take `patience` seconds: a database that does not answer must
-        not keep us. What it claims is found in the table, or reaped."""
+        """Claim no more. Statements on their way may take `patience` seconds: a database that does not answer must
+        not hold up the worker. What they claim is found in the table, or reaped."""
         self._stopping.set()
-        self._stirred.set()
+        self._changed.set()
         for timeout in self._patience:
             if timeout.when() is None:
                 timeout.reschedule(asyncio.get_running_loop().time() + patience)
 
     @contextmanager
     def claims_on_their_way(self) -> Iterator[set[ClaimId]]:
-        """Every claim that is being asked for, now or at some time in the block."""
+        """The ids of all claims that are on their way, now or at some time in the block."""
         witness = set(self._coming)
         self._witnesses.append(witness)
         try:
@@ -156,7 +141,7 @@ class Lanes:
             self._witnesses.remove(witness)
 
     async def run(self) -> None:
-        """Until `stop`."""
+        """Run the lanes until `stop`."""
         lanes = [asyncio.create_task(self._lane(poll=not number)) for number in range(LANES)]
         try:
             await asyncio.gather(*lanes)
@@ -168,7 +153,7 @@ class Lanes:
     async def _lane(self, *, poll: bool) -> None:
         pause = 0.05
         while not self._stopping.is_set():
-            self._stirred.clear()
+            self._changed.clear()
             try:
                 await self._go(poll=poll)
                 if self._attempts.stepping:
@@ -180,12 +165,16 @@ class Lanes:
                 pause = min(pause * 2, 1.0)
 
     async def _go(self, *, poll: bool) -> None:
-        """What there is to do at this moment, or wait until there is something."""
+        """Do what there is to do at this moment, or wait until there is something."""
         now = asyncio.get_running_loop().time
+        if self._was_alone and not self._ledger.alone:
+            # There may be another run that had to wait until it could be alone.
+            self.heard()
+        self._was_alone = bool(self._ledger.alone)
         if self._flying and self._attempts.stepping and self._ledger.completed < BATCH:
-            await self._stirred.wait()  # the database is busy with the other lane, and more is about to complete
+            await self._changed.wait()  # the other lane is at the database, and more runs are about to complete
             return
-        # The one that is quick to tell first: before a body begins, and after, the lanes have their turns for nothing.
+        # Cheapest check first: usually there is nothing to do.
         todo = self._frontier.next(now())
         room = self._room(now()) if todo != "wait" else 0
         if room <= 0:
@@ -195,7 +184,7 @@ class Lanes:
             return
         limited = self._may_look_at_limited(now())
         going = self._frontier.going(room) if todo == "go on" else None
-        # Last: from here on they are the exchange's, which gives them back if it fails.
+        # Last: from here on they belong to the exchange, which gives them back if it fails.
         completed = self._ledger.take_completed()
         if todo == "wait" and not completed and not limited:
             await self._wait(self._rest(now()) if poll else None)
@@ -212,8 +201,8 @@ class Lanes:
 
     async def _wait(self, seconds: float | None) -> None:
         if seconds is None:
-            await self._stirred.wait()
-        elif await within(seconds, self._stirred.wait()):
+            await self._changed.wait()
+        elif await within(seconds, self._changed.wait()):
             await asyncio.sleep(0)  # what the other lane sends leaves at the end of this turn of the loop
         elif seconds:
             self._frontier.heard()
@@ -229,33 +218,19 @@ class Lanes:
         return self._slots - self._attempts.taken - self._ordered
 
     def _room(self, now: float) -> int:
-        """How many claims there is room for: free slots, and those that will soon be."""
+        """Count the claims that there is room for: free slots, and those that will soon be free."""
         if not self._open or len(self._ledger) > 2 * self._slots + UNSETTLED:
             return 0
-        free = self._free
-        soon = min(self._attempts.pace.lately(now), MOST)
-        if soon and self._attempts.unused <= 0:
-            soon = 0
-        if soon == 0 and free < self._slots // CROWDED and now < self._claimed_at + PAUSE:
-            self._stir_at(self._claimed_at + PAUSE)
-            return 0
-        return min(BATCH, free + soon)
-
-    def _stir_at(self, when: float) -> None:
-        if self._stirring is None:
-            self._stirring = asyncio.get_running_loop().call_at(when, self._stir_now)
-
-    def _stir_now(self) -> None:
-        self._stirring = None
-        self._stirred.set()
+        soon = min(self._attempts.pace.lately(now), MOST) if self._attempts.unused > 0 else 0
+        return min(BATCH, self._free + soon)
 
     async def _look(self, limit: int, now: Callable[[], float]) -> None:
         claim_id, began = new_claim_id(), now()
-        self._plain_is_next, self._claimed_at, self._ends = False, began, 0
+        self._plain_is_next = False
         self._frontier.look_begins()
         try:
             async with self.asking(claim_id, limit):
-                claimed = await self._link.claim(claim_id, limit, alone=not self._attempts.alone)
+                claimed = await self._link.claim(claim_id, limit, alone=not self._ledger.alone)
         except BaseException:
             self._frontier.look_fails()
             raise
@@ -266,11 +241,10 @@ class Lanes:
         self.begin(claimed.claims)
 
     async def _ask(self, limit: int, now: Callable[[], float]) -> None:
-        """One queue, of which we heard. What is not to be had in this way is for a look to find."""
+        """Claim from the one queue that was announced. A look finds what cannot be claimed in this way."""
         claim_id, began = new_claim_id(), now()
         if (queue := self._frontier.ask()) is None:
             return  # the other lane asks
-        self._claimed_at, self._ends = began, 0
         claimed = Claimed([], limit, others=True)
         try:
             async with self.asking(claim_id, limit):
@@ -285,11 +259,12 @@ class Lanes:
         return self._limited_at <= now and self._open and not self._stopping.is_set()
 
     def _limited_is_next(self, now: float) -> bool:
-        """Now and then it goes first, for half of the room: a busy queue would leave it nothing."""
+        """Whether limited work goes first, for half of the room: a busy queue would leave it nothing."""
         return self._limited_is_due(now) and not self._plain_is_next and now >= self._limited_looked + LOOK
 
     def _may_look_at_limited(self, now: float) -> bool:
-        """Of limited work no more than there is room for at this moment: what waited here would hold up others."""
+        """Whether limited work can be claimed: never more than there is room for now, since what waited here would hold
+        up other workers."""
         return self._limited_is_due(now) and self._free > 0
 
     async def _look_at_limited(self, limit: int, now: Callable[[], float]) -> None:
@@ -298,7 +273,7 @@ class Lanes:
         claimed = ClaimedLimited([], 0.0)  # if it fails: again, as soon as it can be asked
         try:
             async with self.asking(claim_id, limit):
-                claimed = await self._link.claim_limited(claim_id, limit, alone=not self._attempts.alone)
+                claimed = await self._link.claim_limited(claim_id, limit, alone=not self._ledger.alone)
         finally:
             if claimed.again is not None:
                 self._limited_at = min(self._limited_at, now() + claimed.again)
@@ -313,7 +288,7 @@ class Lanes:
     async def _exchange(self, completed: Sequence[Completion], going: Going | None) -> None:
         order, claim_id = NOTHING, None
         if going is not None:
-            self._plain_is_next, self._claimed_at, self._ends = False, asyncio.get_running_loop().time(), 0
+            self._plain_is_next = False
             claim_id = new_claim_id()
             order = Order(claim_id, going.places, going.share)
         try:
@@ -335,7 +310,7 @@ class Lanes:
             self.begin(exchanged.claims)
 
     def asking(self, claim_id: ClaimId | None, limit: int) -> Asking:
-        """While a statement is on its way: room is kept for what it claims, and its claim is expected."""
+        """Keep room for what a statement claims while it is on its way, and expect its claim."""
         return Asking(self, claim_id, limit)
 
     def _asks(self, claim_id: ClaimId | None, limit: int, timeout: asyncio.Timeout) -> None:
@@ -352,27 +327,34 @@ class Lanes:
         self._ordered -= limit
         self._flying -= 1
         # Not at once: what was claimed begins before the other lane has its turn.
-        asyncio.get_running_loop().call_soon(self._stirred.set)
+        asyncio.get_running_loop().call_soon(self._changed.set)
         if claim_id is not None:
             self._coming.discard(claim_id)
             if not answered:
-                self.unheard.add(claim_id)
-                self._told_unheard()
+                self.unanswered.add(claim_id)
+                self._to_compare.set()
 
     def room_for(self, names: Collection[str]) -> int:
-        """Free slots, and those that runs of these names would soon have, since their bodies end at once."""
+        """Count free slots, and those that runs of these names would soon have, since their bodies end at once."""
         if not self._open or self._stopping.is_set() or len(self._ledger) > 2 * self._slots + UNSETTLED:
             return 0
         soon = min([self._attempts.pace.soon(name) for name in names], default=0) if self._attempts.unused > 0 else 0
         return max(0, self._free + min(soon, MOST_HERE))
 
-    def begin(self, claims: list[Claim]) -> None:
+    @property
+    def resting(self) -> int:
+        return len(self._attempts.resting)
+
+    def rest(self, claim: Claim, rests: bool) -> None:
+        self._attempts.rest(claim, rests)
+
+    def begin(self, claims: Sequence[Claim]) -> None:
         if not claims:
             return
         self.claimed += len(claims)
         self._telemetry.tell("worker.claimed", claims=claims)
         if self._stopping.is_set() or not self._open:
-            # They were on their way when `stop`, or the loss of the lease, ended all that there was.
+            # These were on their way when `stop`, or the loss of the lease, ended all attempts.
             for claim in claims:
                 self._attempts.give_back(claim)
             return
@@ -380,6 +362,6 @@ class Lanes:
             if claim.deadline is not None or claim.expiry is not None or claim.fresh is not None:
                 claim.claimed_at = time.monotonic()
         if len({claim.priority for claim in claims}) > 1:
-            claims.sort(key=lambda claim: claim.priority)
+            claims = sorted(claims, key=lambda claim: claim.priority)
         self._attempts.begin(claims)
-        self._stirred.set()  # where there was a whole share there may be more: for the other lane
+        self._changed.set()  # there may be more, for the other lane

@@ -1,11 +1,11 @@
 """The worker's lease, renewed from a thread, a loop and a connection of its own.
 
-A body that blocks the worker's event loop can therefore not lose it. What can lose it is the database
-being out of reach for as long as the lease lasts: from then on others may run what this worker holds, so
-it is told to stop, by its own clock, counted from when the last good renewal was *sent*.
+A body that blocks the worker's event loop can therefore not lose it. It is lost when the database is out of reach for
+as long as the lease lasts: from then on other workers may run what this one holds, so its attempts are ended, by its
+own clock, counted from when the last good renewal was *sent*.
 
-On the same connection goes a sample of how the worker fares, after a renewal and never in its way: one that fails is
-left out, and so are those of the next minute; one that gets no answer costs the connection, and not the lease.
+The same connection carries a sample of how the worker fares, after a renewal and never in its way. A sample that fails
+is left out, and so are those of the next minute; one that gets no answer costs the connection, and not the lease.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Lease:
             await asyncio.to_thread(self._thread.join, 2)
 
     def _live(self) -> None:
-        """The thread: whatever ends it is told at home, for a worker without a lease must not go on."""
+        """Run the lease's thread. Its end is reported to the worker's loop: a worker without a lease must not go on."""
         try:
             asyncio.run(self._keep())
         except BaseException as error:
@@ -149,7 +149,7 @@ class Lease:
             await hold.renew()
         if self._loss is not None:
             self._loss.cancel()
-        # A timer, so that it is noticed in time, whatever answer is being waited for then.
+        # A timer, so that the loss is noticed in time, even while an answer is waited for.
         left = sent + self._length * _OURS - time.monotonic()
         self._loss = asyncio.get_running_loop().call_later(left, self._lose)
         self._tell(self._decided.set)
@@ -196,4 +196,4 @@ def _call(loop: asyncio.AbstractEventLoop, what: Callable[..., None], *values: o
     try:
         loop.call_soon_threadsafe(what, *values)
     except RuntimeError:
-        pass  # that loop is closed: nobody is left to be told
+        pass  # that loop is closed

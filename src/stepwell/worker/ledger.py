@@ -1,17 +1,19 @@
-"""Outcomes on their way to the tables: a group commit.
+"""The ledger: every claim that is not settled, and its outcome on the way to the tables.
 
-What is ready together commits together. Completed runs, which are nearly all, leave with the next exchange for
-new claims; everything else, and whatever an exchange did not get through, is settled here. The next group leaves
-as soon as the last one has returned, so an idle worker adds no wait and a busy one fills its groups by itself.
+Completed runs, which are nearly all, leave with the next exchange for new claims. Everything else, and what an exchange
+could not record, is settled by a group commit. An error of the database never drops an outcome: it is tried again.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
+
+from msgspec import Struct
 
 from stepwell.beside import beside
+from stepwell.group_commit import GROUP, GroupCommit
 from stepwell.model.errors import ClaimLost, Unavailable
 from stepwell.model.ids import RunId
 from stepwell.model.outcome import Completed, CompletedWithin, Failed, Move, Outcome, Released, Waiting
@@ -21,51 +23,57 @@ from stepwell.worker.link import Completion, DataRefused, Link, NotRecorded, Set
 from stepwell.worker.run_task import failed
 from stepwell.worker.unrecorded import MOST, Refusals, why
 
-GROUP = 500
-HEAVY, LOAD = 64 * 1024, 8 * 1024 * 1024
-"""Bytes of a result that is too long for an exchange, and of those in one group that are."""
+HEAVY = 64 * 1024
+"""Bytes of a result that is too long for an exchange."""
 NOT_DECIDED: Mapping[Claim, Move] = {}
 ASIDE = 1.0
-"""Seconds between looks at outcomes whose run someone else holds locked."""
+"""Seconds between looks at outcomes whose run a transaction holds locked."""
 
 
 class Refused(Failed):
-    """In place of an outcome whose data the database will not take."""
+    """An outcome in place of one whose data the database will not take."""
 
     __slots__ = ()
 
 
+class Entry(Struct, eq=False):
+    """An outcome that is to be settled."""
+
+    claim: Claim
+    outcome: Outcome
+    repeated: bool = False
+    """An earlier try may have recorded it, and lost its answer."""
+
+
+def _weight(entry: Entry) -> int:
+    return len(entry.outcome.result) if isinstance(entry.outcome, Completed) else 0
+
+
 class Ledger:
-    def __init__(
-        self,
-        link: Link,
-        telemetry: Telemetry,
-        refusals: Refusals,
-        *,
-        settled: Callable[[Sequence[Settlement]], None],
-        completed: Callable[[], None],
-        takes: Callable[[Claim, Outcome], bool],
-    ) -> None:
-        """`settled` is told of each group once the tables have its outcomes, or have refused them; `completed`,
-        that there is something to exchange. `takes` tells whether someone else settles a run for its parent."""
+    def __init__(self, link: Link, telemetry: Telemetry, *, changed: asyncio.Event) -> None:
+        """`changed` is set when there is something to exchange, or room for more claims."""
         self._link = link
         self._telemetry = telemetry
-        self._refusals = refusals
-        self._told_settled = settled
-        self._told_completed = completed
-        self._takes = takes
+        self._changed = changed
+        self.known: set[Claim] = set()
+        """Every claim of this worker that is not settled yet."""
+        self.alone: set[Claim] = set()
+        """Known claims that must be alone. Until they are settled: a death before that takes the outcome along."""
+        self.refusals = Refusals()
+        """Outcomes and writes that the database refused, and that are tried again."""
         self._completed: deque[Completion] = deque()
-        self._waiting: deque[Settlement] = deque()
-        self._returned: deque[Sequence[Settlement]] = deque()
+        self._settling: GroupCommit[Entry, None] = GroupCommit(self._commit, flights=1, weigh=_weight)
+        self._kept: list[Entry] = []
+        """Outcomes of a group that failed by a mistake of ours: for `save`."""
+        self._broken: asyncio.Future[None] | None = None
         self._recordings: set[asyncio.Task[None]] = set()
         self._aside: set[Claim] = set()
-        """Those whose run someone else holds locked: they wait for that, and nobody waits for them."""
+        """Claims whose run a transaction of somebody else holds locked. They wait for it, and nothing waits for
+        them."""
         self._put_off: dict[float, list[Settlement]] = {}
         """Outcomes that were refused for a reason that may pass, by the seconds until they are tried again."""
-        self._is_running = False
         self._unsettled = 0
         self._exchanging = True
-        self._stirred = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -73,7 +81,20 @@ class Ledger:
         """How many outcomes the tables do not have yet."""
         return self._unsettled
 
-    def add(self, claim: Claim, outcome: Outcome) -> None:
+    def expect(self, claims: Sequence[Claim]) -> None:
+        """Know these claims until they are settled or forgotten."""
+        self.known.update(claims)
+        self.alone.update([claim for claim in claims if claim.alone])
+
+    def forget(self, claims: Collection[Claim]) -> None:
+        """Drop claims that are lost, or settled elsewhere."""
+        self.known.difference_update(claims)
+        if self.alone:
+            self.alone.difference_update(claims)
+        self._changed.set()
+
+    def put(self, claim: Claim, outcome: Outcome) -> None:
+        """Take an outcome to the tables."""
         self._unsettled += 1
         if (
             type(outcome) is Completed
@@ -84,10 +105,7 @@ class Ledger:
         ):
             self._completed.append((claim, outcome))
             if len(self._completed) == 1:
-                self._told_completed()
-        elif claim.node is not None and self._takes(claim, outcome):
-            self._unsettled -= 1
-            return
+                self._changed.set()
         elif isinstance(outcome, CompletedWithin):
             completing = outcome.tx.complete(claim, outcome.result)
             recording = asyncio.create_task(self._record(claim, outcome, completing))
@@ -97,8 +115,7 @@ class Ledger:
             self.settled([(claim, outcome)], {claim.id} if outcome.lost else ())
             return
         else:
-            self._waiting.append((claim, outcome))
-            self._stirred.set()
+            self._ask(Entry(claim, outcome))
         if self._unsettled == 1:
             self._empty.clear()
 
@@ -108,7 +125,7 @@ class Ledger:
         return len(self._completed)
 
     def take_completed(self) -> list[Completion]:
-        """For an exchange: a group of completed runs. It is then `settled` or `returned`."""
+        """Take a group of completed runs for an exchange. It is then `settled` or `returned`."""
         completed = self._completed
         if len(completed) <= GROUP:
             taken = list(completed)
@@ -117,67 +134,82 @@ class Ledger:
         return [completed.popleft() for _ in range(GROUP)]
 
     def returned(self, group: Sequence[Settlement]) -> None:
-        """An exchange did not get them through, or did and lost its answer."""
-        if group:
-            self._returned.append(group)
-            self._stirred.set()
+        """Settle what an exchange could not record, or did record and lost its answer."""
+        for claim, outcome in group:
+            self._ask(Entry(claim, outcome, repeated=True))
 
     def no_more_exchanges(self) -> None:
-        """From now on everything is settled here."""
+        """Settle everything here from now on."""
         self._exchanging = False
-        self._waiting.extend(self._completed)
-        self._completed.clear()
-        self._stirred.set()
+        completed, self._completed = self._completed, deque()
+        for claim, outcome in completed:
+            self._ask(Entry(claim, outcome))
 
     def settled(
         self, group: Sequence[Settlement], lost: Collection[RunId], moves: Mapping[Claim, Move] = NOT_DECIDED
     ) -> None:
         self._unsettled -= len(group)
-        self._refusals.forget_all([claim for claim, _ in group])
-        self._told_settled(group)
-        self._telemetry.tell("worker.settled", settlements=group, lost=lost, moves=moves)
+        self.written(group, lost, moves)
         if lost:
             log.warning("%d outcomes were refused: their claims are lost", len(lost))
         if not self._unsettled:
             self._empty.set()
+
+    def written(
+        self, group: Sequence[Settlement], lost: Collection[RunId] = (), moves: Mapping[Claim, Move] = NOT_DECIDED
+    ) -> None:
+        """Forget these: the tables have their outcomes, or have refused them. Turns write ends of their children."""
+        if group:
+            claims = [claim for claim, _ in group]
+            self.refusals.forget_all(claims)
+            self.forget(claims)
+            self._telemetry.tell("worker.settled", settlements=group, lost=lost, moves=moves)
 
     async def drained(self) -> None:
         """Wait until the tables have everything that was added."""
         await self._empty.wait()
 
     async def save(self) -> None:
-        """The same, even if `run` has failed."""
-        if self._is_running:
-            await self.drained()
-        else:
+        """Wait for the same, even if `run` has failed."""
+        if self._broken is None:
             async with beside(self.run()):
                 await self.drained()
+        else:
+            await self.drained()
 
     async def run(self) -> None:
-        self._is_running = True
-        self._stirred.set()
+        """Raise the error that keeps a group from being settled, which is a mistake of ours; never return."""
+        self._broken = asyncio.get_running_loop().create_future()
+        kept, self._kept = self._kept, []
+        for entry in kept:
+            self._ask(entry)
         try:
-            while True:
-                await self._stirred.wait()
-                self._stirred.clear()
-                while self._returned:
-                    await self._settle(self._returned.popleft(), repeated=True)
-                while self._waiting:
-                    await self._settle(self._next_group())
+            await self._broken
         finally:
-            self._is_running = False
-            for recording in self._recordings:
-                recording.cancel()
-            await asyncio.gather(*self._recordings, return_exceptions=True)
+            self._broken = None
 
-    def _next_group(self) -> list[Settlement]:
-        group: list[Settlement] = []
-        load = 0
-        while self._waiting and len(group) < GROUP and load < LOAD:
-            claim, outcome = self._waiting.popleft()
-            load += len(outcome.result) if isinstance(outcome, Completed) else 0
-            group.append((claim, outcome))
-        return group
+    async def close(self) -> None:
+        """Give up what is still on its way."""
+        self._settling.close()
+        for recording in self._recordings:
+            recording.cancel()
+        await asyncio.gather(*self._recordings, return_exceptions=True)
+
+    def _ask(self, entry: Entry) -> None:
+        self._settling.ask(entry, lambda answer: self._answered(entry, answer))
+
+    def _answered(self, entry: Entry, answer: BaseException | None) -> None:
+        if isinstance(answer, Exception):
+            if entry.claim in self.known:  # part of its group may be settled
+                entry.repeated = True
+                self._kept.append(entry)
+            if self._broken is not None and not self._broken.done():
+                self._broken.set_exception(answer)
+
+    async def _commit(self, entries: Sequence[Entry]) -> Sequence[None]:
+        group = [(entry.claim, entry.outcome) for entry in entries]
+        await self._settle(group, repeated=any([entry.repeated for entry in entries]))
+        return [None] * len(group)
 
     async def _record(self, claim: Claim, outcome: CompletedWithin, completing: Awaitable[None]) -> None:
         """A run that is completed by its body's own transaction."""
@@ -195,15 +227,14 @@ class Ledger:
             self._try_later(claim, Released(), error.cause, before=claim.attempt - 1)
             return
         except Exception as error:
-            self._waiting.append((claim, failed(error)))
-            self._stirred.set()
+            self._ask(Entry(claim, failed(error)))
             return
         self.settled([(claim, outcome)], lost)
 
     async def _looked_up(self, claim: Claim, outcome: Completed, error: Unavailable) -> Outcome:
-        """What came of a commit that lost its answer, as far as it can be seen: where the claim is gone, it was.
+        """Look up what became of a commit that lost its answer: where the claim is gone, it was done.
 
-        A commit that is still on its way holds its locks: who settles the claim waits for them, and finds it done.
+        A commit that is still on its way holds its locks. Whoever settles the claim waits for them, and finds it done.
         """
         pause = 0.05
         while True:
@@ -237,7 +268,7 @@ class Ledger:
                 return self.settled(group, recorded.lost, recorded.moves)
 
     async def _free(self, group: Sequence[Settlement]) -> Sequence[Settlement]:
-        """Those that can be settled now. What someone else holds locked, for however long, holds up nobody else."""
+        """Select the outcomes that can be settled now. A run that a transaction holds locked holds up no other."""
         blocked = await self._link.blocked([claim for claim, _ in group])
         if not blocked and not self._aside:
             return group
@@ -266,8 +297,8 @@ class Ledger:
             self._try_later(claim, outcome, cause)
 
     def _try_later(self, claim: Claim, outcome: Outcome, cause: Exception, *, before: int = 0) -> None:
-        """The fault is ours or the schema's, and nobody's run has to pay for it: the claim is kept meanwhile."""
-        pause = self._refusals.add(claim, cause, before=before)
+        """Try an outcome again later, and keep its claim meanwhile: the fault is ours or the schema's."""
+        pause = self.refusals.add(claim, cause, before=before)
         together = self._put_off.setdefault(pause, [])
         if not together:
             log.error(

@@ -22,7 +22,7 @@ class LentTx:
     def __init__(
         self, lending: Lending, statements: Statements, completed: Callable[[Claim, settle.Settled], None]
     ) -> None:
-        """`completed` is told after the commit, with everything that follows from it."""
+        """`completed` is called after the commit, with everything that follows from it."""
         self._lending = lending
         self._statements = statements
         self._told_completed = completed
@@ -96,7 +96,7 @@ class LentTx:
                     await lent.transaction.commit()
 
     async def _write(self, lent: Lent, write: Callable[[Tx], Awaitable[None]]) -> None:
-        """What is ours in the body's transaction: the rest of it, and its commit, are the body's own."""
+        """Do our own part of the body's transaction. The rest of it, and its commit, are the body's."""
         try:
             with reaching():
                 await write(borrow(lent.connection, self._statements))

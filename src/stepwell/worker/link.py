@@ -1,4 +1,4 @@
-"""What a worker asks of the system: sixteen verbs. How they travel is the link's business."""
+"""The link: sixteen verbs that a worker asks of the system. How they travel is the link's business."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ class Link(Protocol):
         ...
 
     async def claim_from(self, queue: str, claim_id: ClaimId, limit: int) -> Claimed:
-        """The same, of one queue only, and of what is neither limited nor must be alone: if there are `others`, `claim`
-        finds them."""
+        """Claim from one queue only, and nothing that is limited or must be alone: if there are `others`, `claim` finds
+        them."""
         ...
 
     async def claim_limited(self, claim_id: ClaimId, limit: int, *, alone: bool) -> ClaimedLimited:
-        """The same, of work that is limited: of which there may be more than anyone may claim now."""
+        """Claim limited work, of which there may be more than anyone may claim now."""
         ...
 
     async def exchange(self, completed: Sequence[Completion], order: Order) -> Exchanged:
@@ -87,11 +87,11 @@ class Link(Protocol):
         ...
 
     async def blocked(self, claims: Sequence[Claim]) -> set[RunId]:
-        """Those whose run someone else holds locked at this moment: whoever settles them would wait for it."""
+        """Find the runs that a transaction holds locked at this moment: to settle them is to wait for it."""
         ...
 
     async def news(self, claims: Sequence[Claim]) -> dict[UUID, News]:
-        """What there is for turns that are held. An id that is missing has lost its claim."""
+        """Read what there is for turns that are held. An id that is missing has lost its claim."""
         ...
 
     async def history(self, run_id: UUID, *, after: int) -> list[Event]:
@@ -127,16 +127,17 @@ class Link(Protocol):
         ...
 
     async def held(self, claim_ids: Sequence[ClaimId] | None) -> list[Claim]:
-        """What the system says this worker holds, of these claims or at all: bare claims."""
+        """Read which claims the system says this worker holds, of these claims or at all: bare claims."""
         ...
 
     def lease(self) -> AbstractAsyncContextManager[Hold]:
-        """For the lease's own thread and loop: a way to renew that shares nothing with the other verbs."""
+        """Open a way to renew the lease that shares nothing with the other verbs, for the lease's own thread and
+        loop."""
         ...
 
     async def unblock(self) -> bool:
-        """Let workflows go on that stopped at other code than this worker has: whether there are any in its queues. Of
-        those nobody else is told, or whoever has the code that they stopped at would be as quick to take them."""
+        """Wake workflows that stopped at other code than this worker has; whether there are any in its queues. Those
+        are not announced: a worker with the code that they stopped at would be as quick to claim them."""
         ...
 
     async def leave(self) -> None:
@@ -150,9 +151,9 @@ class Link(Protocol):
         cancelled: Callable[[Container[str] | None], None],
         arrived: Callable[[Container[str] | None], Set[str]],
     ) -> Callable[[], None]:
-        """Be told that there may be work (in a queue; None: in any), which runs were cancelled, or for which in a turn
-        something arrived (None: any); the answer ends it. `arrived` says which of them are in a turn here: nobody else
-        need hear of these."""
+        """Subscribe to announcements: of work (in a queue; None: in any), of runs that were cancelled, and of runs in a
+        turn for which something arrived (None: any). The answer ends the subscription. `arrived` returns the runs that
+        are in a turn here: these need not be announced to other workers."""
         ...
 
     @property
@@ -160,5 +161,5 @@ class Link(Protocol):
 
     @property
     def queues(self) -> Sequence[str] | None:
-        """Those that this worker serves; None: every one."""
+        """The queues that this worker serves; None: every one."""
         ...

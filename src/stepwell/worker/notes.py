@@ -1,8 +1,8 @@
-"""What bodies say on their way, gathered from all attempts of a worker and written together, beside the work.
+"""Notes: progress and log lines of all bodies of a worker, gathered in memory and written in batches beside the work.
 
-A body never waits for it: what is said goes into memory, from whichever thread. It is written every half second,
-or as soon as an attempt ends that said something. While the database is away it is kept, up to a bound; of progress
-the last word counts anyway. Checkpoints are another matter: they are awaited, for they are promises.
+A body never waits for a note, whichever thread it speaks from. Notes are written every half second, or as soon as an
+attempt ends that made one. While the database is away they are kept, up to a bound; of progress only the last counts.
+Checkpoints are different: they are awaited, for they are promises.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Notes:
             self._wake()
 
     def ended(self) -> None:
-        """An attempt that said something has ended: whoever hears of that may ask what it was."""
+        """Write soon: an attempt that made a note has ended, and its notes may be read now."""
         self._soon.set()
         self._stirred.set()
 
@@ -99,14 +99,14 @@ class Notes:
         if self._woken or self._loop is None:
             return
         self._woken = True
-        # A closed loop has nobody left who would write it.
+        # A closed loop writes nothing any more.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._stirred.set)
 
     # -- writing
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Write notes until cancelled."""
         self._loop = asyncio.get_running_loop()
         self._stirred.set()
         with capturing(self.capture):
@@ -168,7 +168,7 @@ class Notes:
         return await self._at_home(lambda: self._save(here.claim, state, schema, saves))
 
     async def _save(self, claim: Claim, state: bytes, schema: int, saves: Saves) -> int:
-        """In place of the one before, and of no other: a first try that arrives late is refused."""
+        """Save in place of the version before, and of no other: a first try that arrives late is refused."""
 
         async def save(again: bool) -> int:
             while True:
@@ -191,7 +191,7 @@ class Notes:
         return asyncio.run_coroutine_threadsafe(asked, self._home).result()
 
     async def _at_home(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """On the worker's own loop, where its connections are: a thread may have one of its own."""
+        """Ask on the worker's own loop, where its connections are: a thread may have a loop of its own."""
         if asyncio.get_running_loop() is self._home:
             return await ask()
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(ask(), self._home))

@@ -16,7 +16,7 @@ from stepwell.replay.frames import Whose, place_of, whose
 from stepwell.telemetry import log
 
 STILL = 10.0
-"""Seconds for which a loop may not answer before someone is told."""
+"""Seconds for which a loop may not answer before an error is logged."""
 
 
 class Pulse:
@@ -27,11 +27,12 @@ class Pulse:
         self._ask = ask
         self._thread = get_ident()
         self._asked_at: float | None = None
-        """When the loop was asked, if it has not answered."""
+        """The time at which the loop was asked, if it has not answered."""
         self._told = False
 
     def feel(self) -> None:
-        """From another thread, every now and then: say so if the loop stands still, and when it goes on again."""
+        """Log an error if the loop stands still, and a warning when it goes on again. Called from another thread, now
+        and then."""
         asked = self._asked_at
         if asked is None:
             self._asked_at = time.monotonic()
@@ -51,7 +52,7 @@ class Pulse:
             log.warning("the event loop of this worker goes on, after %.0f s", time.monotonic() - asked)
 
     def _line(self) -> str:
-        """The innermost line of the user's, or else whatever it is."""
+        """Find the innermost line of the user's code, or else the innermost line."""
         innermost = frame = sys._current_frames().get(self._thread)
         while frame is not None:
             if whose(frame.f_code.co_filename) is Whose.USERS:

@@ -1,16 +1,11 @@
-"""The steps of turns: bodies that run here, inline, and whose end is told to whoever asked for them.
-
-One task takes one after the other through its first part, as attempts are: a step that waits for nothing costs neither
-a task nor a turn of the event loop. The first that has to wait keeps the task to itself, and another goes on.
-"""
+"""The steps of turns: bodies that run inline, each begun by `FirstSteps`, and reported to the turn that called it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -23,11 +18,11 @@ from stepwell.model.commands import StepCall
 from stepwell.model.events import Event, EventType
 from stepwell.model.run import Error
 from stepwell.own_tx import OwnTx
+from stepwell.worker.first_steps import FirstSteps
 from stepwell.worker.run_task import failed, timed_out
-from stepwell.worker.steps import Rest
 
 MOST, STRETCH = 40, 0.012
-"""First parts, or seconds of them, after which everyone else on the event loop has a turn. So many are then written
+"""Steps, or seconds of their first steps, after which the rest of the event loop has a turn. So many are then written
 together, while others go on."""
 
 Done = tuple[bytes, OwnTx | None]
@@ -35,28 +30,28 @@ Done = tuple[bytes, OwnTx | None]
 
 
 @dataclass(eq=False)
-class StepFailed(Exception):
-    """A step that failed for the last time."""
+class LastAttemptFailed(Exception):
+    """The last attempt of a step has failed."""
 
     error: Error
     attempt: int
 
 
 class UnderWay(Struct, eq=False):
-    """A step that was begun, or will be as soon as there is a moment."""
+    """A step that was begun, or is in line."""
 
     call: StepCall
     attempt: Running
-    """Of its workflow."""
+    """The attempt of its workflow."""
     told: Callable[[UnderWay], None]
-    """Is told of its end, unless that was given up."""
+    """Called at its end, unless it was given up."""
     task: asyncio.Task[None] | None = None
     given_up: bool = False
     done: Done | None = None
     error: BaseException | None = None
 
     def give_up(self) -> None:
-        """Nobody waits for it any more. What it wrote in a transaction of its own is taken back."""
+        """Give the step up, and roll back what it wrote in a transaction of its own."""
         self.given_up = True
         if self.task is not None:
             self.task.cancel()
@@ -68,7 +63,7 @@ class UnderWay(Struct, eq=False):
         return None if self.done is None else self.done[1]
 
     def event(self, at: datetime) -> Event:
-        """Its end, as the history has it."""
+        """The end of the step, as the history has it."""
         call, error = self.call, self.error
         if self.done is not None:
             return Event(
@@ -76,7 +71,9 @@ class UnderWay(Struct, eq=False):
             )
         if error is None or isinstance(error, asyncio.CancelledError):
             error = asyncio.CancelledError("the step cancelled itself")
-        told, attempt = (error.error, error.attempt) if isinstance(error, StepFailed) else (failed(error).error, 1)
+        told, attempt = (
+            (error.error, error.attempt) if isinstance(error, LastAttemptFailed) else (failed(error).error, 1)
+        )
         return Event(
             0, EventType.STEP_FAILED, at, call.number, call.name, error=told, attempt=attempt, rollback=call.rollback
         )
@@ -94,89 +91,40 @@ class UnderWay(Struct, eq=False):
 
 
 class Steps:
+    """The steps of all turns of a worker."""
+
     def __init__(self, executors: Mapping[str, Executor]) -> None:
         self._executors = executors
-        self._line: deque[UnderWay] = deque()
-        self._stepping = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        # Two turns of the loop: in the first those that are written together are gathered, in the second they leave.
+        self._first: FirstSteps[UnderWay, Done] = FirstSteps(self, stretch=STRETCH, most=MOST, turns=2)
 
     def begin(self, step: UnderWay) -> None:
-        self._line.append(step)
-        if not self._stepping:
-            self._go_on()
+        self._first.add([step])
 
-    def _go_on(self) -> None:
-        if self._line and not self._stepping:
-            self._stepping = True
-            loop = asyncio.get_running_loop()
-            if loop.get_task_factory() is None:
-                self._begin_stepping()
-            else:  # an eager one would take its first step in ours, the next in that, and so on
-                loop.call_soon(self._begin_stepping)
+    def has_room(self) -> bool:
+        return True
 
-    def _begin_stepping(self) -> None:
-        task = asyncio.create_task(self._step())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def coroutine_of(self, step: UnderWay) -> Coroutine[Any, Any, Done] | None:
+        return None if step.given_up else run_step(step.call, step.attempt, self._executors)
 
-    async def _step(self) -> None:
-        """Take the line through its first parts. The first that has to wait has this task to itself from then on."""
-        me = asyncio.current_task()
-        assert me is not None
-        waiting: tuple[UnderWay, Rest[Done]] | None = None
-        try:
-            waiting = await self._first_parts(me)
-        finally:
-            self._stepping = False
-            self._go_on()
-        if waiting is not None:
-            step, rest = waiting
-            try:
-                done = await rest
-            except BaseException as error:
-                step.end(None, error)
-            else:
-                step.end(done, None)
+    def waits(self, step: UnderWay, task: asyncio.Task[None]) -> None:
+        step.task = task
 
-    async def _first_parts(self, me: asyncio.Task[Any]) -> tuple[UnderWay, Rest[Done]] | None:
-        """Until one has to wait: that one, and the rest of it."""
-        clock = asyncio.get_running_loop().time
-        count, stretch = 0, clock() + STRETCH
-        while self._line:
-            step = self._line.popleft()
-            if step.given_up:
-                continue
-            context = copy_context()
-            try:
-                parts = run_step(step.call, step.attempt, self._executors)
-                awaited = context.run(parts.send, None)
-            except StopIteration as stop:
-                step.end(stop.value, None)
-            except BaseException as error:
-                step.end(None, error)
-            else:
-                step.task = me
-                return step, Rest(parts, context, awaited)
-            if me.cancelling() or getattr(me, "_must_cancel", False):
-                break  # by its own body, even if it changed its mind: who came next would be cancelled for it
-            count += 1
-            if count >= MOST or clock() > stretch:
-                # Twice: in the first turn those who are written together are gathered, in the second they leave.
-                await asyncio.sleep(0)
-                await asyncio.sleep(0)
-                count, stretch = 0, clock() + STRETCH
-        return None
+    def ended(self, step: UnderWay, result: Done | None, error: BaseException | None) -> None:
+        step.end(result, error)
+
+    def paused(self, last: UnderWay | None, seconds: float) -> None: ...
 
 
 class OfTurn:
-    """The steps of one turn: those under way, and those that have ended and of which its code was not told."""
+    """The steps of one turn: under way, or ended and not yet told to the code."""
 
     __slots__ = ("_attempt", "_proceed", "_steps", "_stir", "done", "gone", "under_way")
 
     def __init__(
         self, steps: Steps, attempt: Running, *, stir: Callable[[], None], proceed: Callable[[], None]
     ) -> None:
-        """When one has ended, `proceed` is called if it was the last, else `stir`: others may end at this moment."""
+        """`proceed` is called when the last step under way has ended, else `stir`: others may end at this moment."""
         self._steps = steps
         self._attempt = attempt
         self._stir = stir
@@ -192,13 +140,14 @@ class OfTurn:
                 self._steps.begin(step)
 
     def next_done(self) -> UnderWay | None:
-        """The next that has ended, and that someone waits for."""
+        """Return the next step that has ended and was not dropped."""
         while self.done and self.done[0].call.dropped:
             self.gone.append(self.done.popleft())
         return self.done[0] if self.done else None
 
     def give_up(self, dropped: Sequence[int]) -> None:
-        """Those that nobody waits for any more. Not while code is told: this is the worker's own affair."""
+        """Give up the steps that the code has dropped. Not while the code is told something: to end them is the
+        worker's own affair."""
         for number in dropped:
             if (step := self.under_way.pop(number, None)) is not None:
                 self.gone.append(step)
@@ -221,7 +170,7 @@ class OfTurn:
 
 
 async def run_step(call: StepCall, attempt: Running, executors: Mapping[str, Executor]) -> Done:
-    """One step with all its attempts. StepFailed when it has failed for the last time."""
+    """Run one step with all its attempts. LastAttemptFailed if none is left."""
     step, failures = call.step, 0
     while True:
         here = Running(attempt.claim, inside=attempt.inside, turn=attempt)
@@ -246,12 +195,12 @@ async def run_step(call: StepCall, attempt: Running, executors: Mapping[str, Exe
             told = (timed_out(step.timeout) if limit is not None and limit.expired() else failed(error)).error
             delay = step.retry.delay_after(told, failures=failures, noise=0.5)
             if delay is None:
-                raise StepFailed(told, failures) from error
+                raise LastAttemptFailed(told, failures) from error
         await asyncio.sleep(delay.total_seconds())
 
 
 def _from_now(limit: asyncio.Timeout, seconds: float) -> Callable[[], None]:
-    """What a step waited before there was room for its body does not count."""
+    """Begin to count a step's time when there is room for its body."""
     clock = asyncio.get_running_loop().time
 
     def begun() -> None:

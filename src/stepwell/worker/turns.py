@@ -1,11 +1,11 @@
-"""The workflows of a worker: those in a turn, those kept alive between turns, and what their turns write together."""
+"""The turns of a worker: those under way, and the code of workflows that is kept alive between them."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Collection, Container, Coroutine, Mapping, Sequence
+from collections.abc import Collection, Container, Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from types import MappingProxyType
@@ -15,7 +15,8 @@ from uuid import UUID
 import msgspec
 
 from stepwell.context import Running
-from stepwell.executors.base import Executor, contained
+from stepwell.executors.base import contained
+from stepwell.group_commit import GroupCommit, Told
 from stepwell.model.commands import Command
 from stepwell.model.errors import ClaimLost, Nondeterminism
 from stepwell.model.events import Event, EventType
@@ -26,23 +27,24 @@ from stepwell.model.start import Start, plain_parts
 from stepwell.model.states import State
 from stepwell.model.turn import Advance, News
 from stepwell.replay.replay import About, Replay
+from stepwell.telemetry import Telemetry
 from stepwell.worker import run_turn
-from stepwell.worker.desk import Host, TurnLink, Waiter
+from stepwell.worker.bodies import Bodies
+from stepwell.worker.host import Claiming, TurnLink, Waiter
+from stepwell.worker.ledger import Ledger
 from stepwell.worker.run_step import Steps
 from stepwell.worker.run_task import failed
 from stepwell.worker.run_turn import Turn
-from stepwell.worker.together import Together, Told
-from stepwell.worker.unrecorded import Refusals
 from stepwell.worker.writes import Writes, patiently
 
 KEPT = 1_000
-"""Workflows that are kept alive between their turns. The others are told their history again."""
+"""Workflows that are kept alive between their turns. The others are replayed."""
 
 
 BLOCKED = 10_000
 """Blocked runs that are remembered, each with the version at which that was told."""
 RESTING = 100
-"""Turns that stay for runs of their own that are not claimed yet. More than these wait as all do."""
+"""Turns that stay for children that are not claimed yet. More than these wait for an arrival."""
 CLOCK_BACK = timedelta(minutes=1)
 """The database's clock went back by more than this: what a workflow in memory knows of time is no longer so."""
 FRESH = 1.0
@@ -50,7 +52,7 @@ FRESH = 1.0
 
 
 class WorkflowBody(Protocol):
-    """What a definition of a workflow offers to its turns."""
+    """The definition of a workflow, as its turns see it."""
 
     @property
     def version(self) -> str: ...
@@ -79,41 +81,46 @@ class RunCode:
 
 class Turns:
     def __init__(
-        self, link: TurnLink, executors: Mapping[str, Executor], names: Container[str], *, keep: int = KEPT
+        self, link: TurnLink, ledger: Ledger, bodies: Bodies, telemetry: Telemetry, *, keep: int = KEPT
     ) -> None:
-        """`names` are those of the tasks that can be run here."""
         self._link = link
-        self._host: Host
-        self._names = names
-        self.steps = Steps(executors)
+        self._telemetry = telemetry
+        self._ledger = ledger
+        self._claiming: Claiming
+        self._tasks = bodies.tasks
+        self.steps = Steps(bodies.executors)
         self._keep = keep
         self._kept: OrderedDict[UUID, tuple[Replay, int]] = OrderedDict()
         self._under_way: dict[UUID, Turn] = {}
         self._awaited: dict[RunId, Waiter] = {}
-        """Whose end is offered to which turn."""
+        """The turns that are offered the ends of these children."""
         self._blocked: OrderedDict[tuple[UUID, str], None] = OrderedDict()
         """Runs that were told to be blocked, and at which version."""
         self._looking: asyncio.TimerHandle | None = None
         self._begun_anew: dict[UUID, list[Command]] = {}
         self._expected: dict[Claim, tuple[asyncio.Task[list[News | BaseException]], int]] = {}
         self._asking: set[asyncio.Task[list[News | BaseException]]] = set()
-        self._news: Together[Claim, News] = Together(self._ask_news)
-        self._writes = Writes(link)
+        self._news: GroupCommit[Claim, News] = GroupCommit(self._ask_news)
+        self._writes = Writes(link, ledger, telemetry)
         self.write = self._writes.ask
 
-    def live_in(self, host: Host, refusals: Refusals) -> None:
-        self._host = host
-        self._writes.live_in(host, refusals)
+    def claim_by(self, claiming: Claiming) -> None:
+        """Have turns claim what they start by these lanes: the one reference from a turn back to what claims it."""
+        self._claiming = claiming
+        self._writes.claim_by(claiming)
 
     async def run_turn(self, attempt: Running, workflow: WorkflowBody) -> Outcome:
-        """One turn. It is written when this returns, or was refused."""
+        """Run one turn. Its last write has returned, or was refused, when this returns."""
         claim = attempt.claim
         replay: Replay | None = None
         turn: Turn | None = None
         try:
             news = await self.news(claim)
             replay, history_from = await self._replay(claim, workflow, news)
-            turn = Turn(self, attempt, replay, news, history_from, workflow.version, self._begun_anew.pop(claim.id, ()))
+            turn = Turn(
+                self, attempt, replay, news,
+                history_from=history_from, version=workflow.version, issued=self._begun_anew.pop(claim.id, ()),
+            )  # fmt: skip
             self._under_way[claim.id] = turn
             self._look_soon()
             advanced = await turn.run()
@@ -137,7 +144,7 @@ class Turns:
         return Waiting()
 
     def _look_soon(self) -> None:
-        """As long as turns are under way: each looks for itself now and then, whatever it hears."""
+        """Schedule the next look for arrivals, as long as turns are under way: word of one may be lost."""
         if self._looking is None and self._under_way:
             self._looking = asyncio.get_running_loop().call_later(run_turn.LOOK / 2, self._look)
 
@@ -148,19 +155,19 @@ class Turns:
         self._look_soon()
 
     def heard(self, ids: Container[str] | None) -> set[str]:
-        """Make turns of these runs, or of any, look for what has arrived; the runs that are in a turn here."""
+        """Make turns of these runs, or of any, look for arrivals. Return the runs that are in a turn here."""
         here = {run_id.hex: turn for run_id, turn in self._under_way.items() if ids is None or run_id.hex in ids}
         for turn in here.values():
             turn.hear()
         return set(here)
 
     def takes(self, claim: Claim, outcome: Outcome) -> bool:
-        """Whether the end of a run is written by the turn of the workflow that started it, which waits for it here."""
+        """Whether the turn that started this run waits for it here, and writes its end."""
         turn = self._awaited.pop(claim.id, None)
         return turn is not None and turn.takes(claim, outcome)
 
     async def landed(self) -> None:
-        """Wait until nothing that was to be written is on its way."""
+        """Wait until no write is on its way."""
         await self._writes.landed()
 
     def close(self) -> None:
@@ -175,7 +182,7 @@ class Turns:
         self._kept.clear()
 
     def begin_soon(self, claims: Sequence[Claim]) -> None:
-        """These turns were claimed together, and begin soon: what there is for them is asked at once."""
+        """Ask at once, in one question, what there is for turns that were claimed together and begin soon."""
         claims = [claim for claim in claims if claim.fresh is None]
         if not claims:
             return
@@ -193,7 +200,7 @@ class Turns:
     # -- what turns ask
 
     async def news(self, claim: Claim) -> News:
-        """As of now, or of the moment at which it was claimed: what came later is heard of."""
+        """Read what there is for a turn, as of now or of its claim. What comes later is announced."""
         if claim.fresh is not None and time.monotonic() < claim.claimed_at + FRESH:
             return News(0, 0, 1, None, claim.fresh, read_at=claim.claimed_at)
         expected = self._expected.pop(claim, None)
@@ -209,20 +216,20 @@ class Turns:
         self._news.ask(claim, told)
 
     def can_run(self, starts: Sequence[Start], *, slots: int) -> Sequence[Start]:
-        room = slots + self._host.room_for({start.terms.name for start in starts})
+        room = slots + self._claiming.room_for({start.terms.name for start in starts})
         return self._of_ours(starts[: 2 * room])[:room]
 
     def may_claim(self, starts: Sequence[Start]) -> Sequence[Start]:
-        return self._of_ours(starts) if self._host.resting < RESTING else ()
+        return self._of_ours(starts) if self._claiming.resting < RESTING else ()
 
     def _of_ours(self, starts: Sequence[Start]) -> list[Start]:
-        """Those that this worker serves, and could run as they are. Of many, most have the same terms."""
-        queues = self._host.queues
+        """Select the plain runs of queues and tasks that this worker serves. Of many, most have the same terms."""
+        queues = self._link.queues
         terms, ours, found = None, False, []
         for each in plain_parts(starts):
             if each.terms is not terms:
                 terms = each.terms
-                ours = terms.name in self._names and (queues is None or terms.queue in queues)
+                ours = terms.name in self._tasks and (queues is None or terms.queue in queues)
             if ours:
                 found.append(each)
         return found
@@ -236,13 +243,10 @@ class Turns:
                 del self._awaited[run_id]
 
     def rest(self, attempt: Running, rests: bool) -> None:
-        self._host.rest(attempt, rests)
-
-    def hurry(self, attempt: Running, hurries: bool) -> None:
-        self._host.hurry(attempt, hurries)
+        self._claiming.rest(attempt.claim, rests)
 
     def settle(self, claim: Claim, outcome: Outcome) -> None:
-        self._host.settle(claim, outcome)
+        self._ledger.put(claim, outcome)
 
     async def _ask_news(self, claims: Sequence[Claim]) -> list[News | BaseException]:
         news = await patiently(lambda: self._link.news(claims))
@@ -251,7 +255,7 @@ class Turns:
     # -- the code
 
     async def _replay(self, claim: Claim, workflow: WorkflowBody, news: News) -> tuple[Replay, int]:
-        """The code where its history left it: kept alive here, or told again."""
+        """Return the code where its history left it: kept alive here, or replayed."""
         kept = self._kept.pop(claim.id, None)
         if kept is not None:
             if kept[0].idx == news.recorded and kept[0].now < news.now + CLOCK_BACK:
@@ -285,7 +289,7 @@ class Turns:
     async def _block(
         self, claim: Claim, news: News, error: Nondeterminism, version: str, written: tuple[int, int] | None
     ) -> Outcome:
-        """The run waits for code that fits, from where it was last `written`."""
+        """Leave the run to wait for code that fits, from where it was last `written`."""
         blocked = {
             "recorded": error.recorded, "new": error.new, "line": error.line, "idx": error.idx, "version": version,
             "message": str(error),
@@ -300,7 +304,7 @@ class Turns:
             self._blocked[claim.id, version] = None
             if len(self._blocked) > BLOCKED:
                 self._blocked.popitem(last=False)
-            self._host.blocked(claim, error, version)
+            self._telemetry.tell("workflow.blocked", claim=claim, error=error, version=version)
         return Waiting()
 
     def _keep_alive(self, run_id: UUID, replay: Replay, history_from: int) -> None:

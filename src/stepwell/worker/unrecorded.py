@@ -13,7 +13,7 @@ from stepwell.model.worker import Unrecorded
 FIRST, MOST = 0.5, 30.0
 """Seconds until the next try: after the first one, and at the most."""
 TEXT = 500
-"""Characters of a message that are told."""
+"""Characters of a message that are kept."""
 
 
 class Refusals:

@@ -1,8 +1,9 @@
-"""Wakes a turn when its next timer fires."""
+"""Wakes a turn: soon after something has come, and when its next timer fires."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from datetime import datetime
 
@@ -12,30 +13,46 @@ _DAY = 86_400.0
 
 
 class Waking:
-    def __init__(self, wake: Callable[[], None]) -> None:
-        self._wake = wake
+    def __init__(self, go_on: Callable[[], None]) -> None:
+        self._go_on = go_on
+        self._is_called = False
         self._at: datetime | None = None
-        self._handle: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.went_on_at = 0.0
+        """The time at which the turn last went on; monotonic."""
+
+    def soon(self) -> None:
+        """Go on in the next turn of the event loop, so that what comes at the same moment is told together."""
+        if not self._is_called:
+            self._is_called = True
+            asyncio.get_running_loop().call_soon(self._call)
 
     def at(self, due: datetime | None, now: Callable[[], datetime]) -> None:
-        """Then, and at no other time before."""
+        """Go on at this time, in place of the one that was set before."""
         if due == self._at:
             return
-        self.cancel()
+        self._cancel()
         self._at = due
         if due is not None:
             left = max(0.0, (due - now()).total_seconds())
-            self._handle = asyncio.get_running_loop().call_later(min(left, _DAY), self._comes)
+            self._timer = asyncio.get_running_loop().call_later(min(left, _DAY), self._fire)
 
-    def cancel(self) -> None:
-        if self._handle is not None:
-            self._handle.cancel()
+    def went_on(self) -> None:
+        """Note that the turn goes on now."""
+        self._is_called, self.went_on_at = False, time.monotonic()
 
     def close(self) -> None:
-        """And let go of who would be woken."""
-        self.cancel()
-        self._wake = nobody
+        """Cancel the timer, and break the reference to the turn, so that no garbage collection is needed."""
+        self._cancel()
+        self._go_on = nobody
 
-    def _comes(self) -> None:
+    def _cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _call(self) -> None:
+        self._go_on()
+
+    def _fire(self) -> None:
         self._at = None
-        self._wake()
+        self.soon()

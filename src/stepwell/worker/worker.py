@@ -1,48 +1,46 @@
 """The worker: claims into free slots, an attempt for each claim, outcomes into the ledger.
 
-    claims ──► attempts ──► ledger          and beside them
+    lanes ───► attempts ──► ledger          and beside them
       ▲                       │             lease   a thread: keeps what is held
-      └────── exchange ◄──────┘             watch   compares what is held here with what the table says
+      └────── exchange ◄──────┘             watch   compares what is held here with the table
 
-Two lanes take turns: while the database settles and claims for one, the bodies of the other's claims run.
+Each part calls down, and none calls back: one event wakes the lanes. There are two: while the database settles and
+claims for one, the bodies of the other's claims run.
 
-A claim is known here from the moment it is returned until the tables have its outcome. The watch finds
-both kinds of difference: a claim the table gave to nobody here (the answer to a claim was lost) is
-released; one it no longer gives to us (cancelled, reaped) is lost, and its attempt is ended.
+The ledger knows a claim from the moment it is returned until the tables have its outcome. The watch finds both kinds
+of difference: a claim in the table that is not known here (the answer to a claim was lost) is released; a known claim
+that is not in the table (cancelled, reaped) is lost, and its attempt is ended.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Container
 from contextlib import suppress
 from datetime import timedelta
 
 from stepwell.beside import beside, within
 from stepwell.model.errors import Unavailable
 from stepwell.model.outcome import Released
-from stepwell.model.run import Claim
 from stepwell.model.worker import Unrecorded
 from stepwell.own_tx import lend_from_here
 from stepwell.telemetry import Telemetry, log
 from stepwell.worker.attempts import CLEANUP, Attempts
 from stepwell.worker.bodies import Bodies
-from stepwell.worker.hosted import Hosted
 from stepwell.worker.lanes import Lanes
 from stepwell.worker.lease import Lease
 from stepwell.worker.ledger import Ledger
-from stepwell.worker.link import Link, Settlement
+from stepwell.worker.link import Link
 from stepwell.worker.notes import Notes
 from stepwell.worker.turns import Turns
-from stepwell.worker.unrecorded import Refusals
+from stepwell.worker.watch import Watch
 
-WATCH = 1.0
-WATCH_ALL = 10.0
-"""Seconds between looks at what is known to be held, and at all that is."""
 UNBLOCK = 60.0
 """Seconds between looks for workflows that wait for other code."""
+PAUSE = 0.05
+"""Seconds between two checks of a stopping worker whether all of its claims are known."""
 FLUSH = 10.0
-"""Seconds a stopping worker tries to record its last outcomes. After that they are reaped."""
+"""Seconds for which a stopping worker tries to record its last outcomes. After that they are reaped."""
 
 
 class Worker:
@@ -60,19 +58,17 @@ class Worker:
         self._link = link
         self._telemetry = telemetry
         self._lease = Lease(link, lease, lost=self._lease_lost, back=self._lease_back, load=self._load)
-        self._look = asyncio.Event()
-        self._turns = Turns(link, bodies.executors, bodies.tasks)
-        self._refusals = Refusals()
-        self._ledger = Ledger(
-            link, telemetry, self._refusals, settled=self._settled, completed=self._stir, takes=self._turns.takes
-        )  # fmt: skip
+        changed = asyncio.Event()
+        self._ledger = Ledger(link, telemetry, changed=changed)
+        self._turns = Turns(link, self._ledger, bodies, telemetry)
         self._notes = Notes(link, capture=capture)
         self._attempts = Attempts(
-            bodies, slots=slots, settle=self._ledger.add, ended=self._ended, apart=self._apart, inside=self._notes,
-            noted=self._notes.ended, turn=self._turns.run_turn, turns=self._turns.begin_soon, telemetry=telemetry,
+            bodies, self._ledger, self._turns, self._notes, telemetry=telemetry, slots=slots, changed=changed
         )  # fmt: skip
-        self._lanes = Lanes(link, self._attempts, self._ledger, telemetry, slots=slots, unheard=self._look.set)
-        self._turns.live_in(Hosted(link, self._lanes, self._attempts, self._ledger, telemetry), self._refusals)
+        look = asyncio.Event()
+        self._lanes = Lanes(link, self._attempts, self._ledger, telemetry, slots=slots, changed=changed, look=look)
+        self._watch = Watch(link, self._attempts, self._ledger, self._lanes, look=look)
+        self._turns.claim_by(self._lanes)
         self._stopping = False
         self._gone = asyncio.Event()
 
@@ -85,7 +81,7 @@ class Worker:
             if not self._stopping:
                 self._lanes.open()
                 self._telemetry.tell("worker.ready")
-            parts = (self._ledger.run(), self._watch(), self._lease.fails(), self._notes.run(), self._unblock())
+            parts = (self._ledger.run(), self._watch.run(), self._lease.fails(), self._notes.run(), self._unblock())
             async with beside(*parts):
                 try:
                     await self._lanes.run()
@@ -93,7 +89,7 @@ class Worker:
                     await self._attempts.idle()
                     await within(FLUSH, self._flushed())
                 except BaseException:
-                    # A part that fails beside us is heard of as a cancellation.
+                    # The failure of a part beside this block arrives as a cancellation.
                     await self._save()
                     raise
                 await within(CLEANUP, self._noted())
@@ -101,6 +97,7 @@ class Worker:
             unhear()
             self._attempts.end_all(None)
             self._turns.close()
+            await self._ledger.close()
             await self._lease.release()
             await self._leave()
             self._telemetry.tell("worker.stopped")
@@ -121,16 +118,16 @@ class Worker:
         self._attempts.abandon()
 
     async def _save(self) -> None:
-        """After a failure of ours: record what is known, so that nothing that ended is run again for it, and what has
-        not is no failure of its own."""
+        """Record what is known after a failure of ours, so that nothing that ended is run again, and attempts that have
+        not ended do not fail for it."""
         self._lanes.close()
         self._ledger.no_more_exchanges()
         self._attempts.end_all(Released())
         await within(CLEANUP, self._attempts.idle())
         self._attempts.abandon()
         await within(FLUSH, self._ledger.save())
-        if self._lanes.unheard:
-            await within(CLEANUP, self.compare())
+        if self._lanes.unanswered:
+            await within(CLEANUP, self._watch.compare())
             await within(FLUSH, self._ledger.save())
 
     async def stopped(self) -> None:
@@ -138,105 +135,46 @@ class Worker:
         await self._gone.wait()
 
     async def _flushed(self) -> None:
-        """Until the tables have every outcome, and no claim is left of which we did not hear."""
-        while self._lanes.unheard:
-            self._look.set()
-            await asyncio.sleep(WATCH / 20)
+        """Wait until the tables have every outcome, and no claim is left whose answer was lost."""
+        while self._lanes.unanswered:
+            self._watch.look.set()
+            await asyncio.sleep(PAUSE)
         await self._turns.landed()
         await self._ledger.drained()
 
     async def _noted(self) -> None:
-        """The last words of bodies; without a database, they are lost."""
+        """Write the last notes of bodies; without a database they are lost."""
         with suppress(Unavailable):
             await self._notes.flush()
 
-    def _stir(self) -> None:
-        self._lanes.stir()
-
-    def _ended(self) -> None:
-        self._lanes.ended()
-
-    def _apart(self) -> None:
-        """There may be another run that had to wait until it could be alone."""
-        self._lanes.heard()
-
-    def _settled(self, group: Sequence[Settlement]) -> None:
-        self._attempts.forget([claim for claim, _ in group])
-        self._lanes.stir()
-
-    # -- lease and watch
+    # -- lease and cancellations
 
     def _lease_lost(self) -> None:
-        log.error("the lease is lost: others may run what is held here, so it is ended")
+        log.error("the lease is lost: other workers may run what is held here, so all attempts are ended")
         self._lanes.close()
         self._attempts.end_all(Released())
 
     def _load(self) -> tuple[int, int, Unrecorded | None]:
-        return len(self._attempts.known), self._lanes.claimed, self._refusals.told
+        return len(self._ledger.known), self._lanes.claimed, self._ledger.refusals.told
 
     def _lease_back(self) -> None:
         self._lanes.open()
-        self._look.set()
+        self._watch.look.set()
 
     def _cancelled(self, ids: Container[str] | None) -> None:
-        if ids is None or any(claim.id.hex in ids for claim in self._attempts.known):
-            self._look.set()
-
-    async def _watch(self) -> None:
-        """Compare: every second what was here the last time, upon a word all that is here, and now and then all that
-        the table has; the longer that takes, the rarer. What ends within a second is not asked for without a word."""
-        now = asyncio.get_running_loop().time
-        next_all = now() + WATCH_ALL
-        last: set[Claim] = set()
-        while True:
-            await within(WATCH, self._look.wait())
-            self._attempts.give_back_stale()
-            everything = bool(self._lanes.unheard) or now() >= next_all
-            known = set(self._attempts.known)
-            claims = known if everything or self._look.is_set() else known & last
-            last = known
-            self._look.clear()
-            if not (claims or everything):
-                continue
-            began = now()
-            try:
-                await self.compare(claims, everything=everything)
-            except Unavailable as error:
-                log.warning("the watch waits for the database: %s", error)
-                await asyncio.sleep(WATCH / 4)
-            else:
-                if everything:
-                    next_all = now() + max(WATCH_ALL, 20 * (now() - began))
-
-    async def compare(self, claims: Collection[Claim] | None = None, *, everything: bool = True) -> None:
-        """What is held here, or these claims of it, against what the table says. What is being claimed meanwhile is
-        nobody's business."""
-        claims = self._attempts.known if claims is None else claims
-        before, known = self._attempts.snapshot().intersection(claims), {claim.fence for claim in claims}
-        with self._lanes.claims_on_their_way() as coming:
-            unheard = set(self._lanes.unheard)
-            claim_ids = None if everything else list({claim_id for _, claim_id in known})
-            held = {claim.fence: claim for claim in await self._link.held(claim_ids)}
-        self._attempts.compare(before, held)
-        if everything:
-            self._lanes.unheard -= unheard
-            self._release([claim for fence, claim in held.items() if fence not in known and fence[1] not in coming])
-
-    def _release(self, unheard: Sequence[Claim]) -> None:
-        for claim in unheard:
-            log.warning("run %s was claimed without our hearing of it: released", claim.id)
-            self._attempts.give_back(claim)
+        if ids is None or any(claim.id.hex in ids for claim in self._ledger.known):
+            self._watch.look.set()
 
     async def _unblock(self) -> None:
-        """Workflows that wait for other code may fit ours: at once, and now and then, since one may come to wait while
-        older code still runs beside ours."""
+        """Wake workflows that wait for other code, and may fit ours: at once, and now and then, since one may come to
+        wait while older code still runs beside ours."""
         while True:
             try:
                 if await self._link.unblock():
                     self._lanes.heard()
             except Unavailable as error:
                 log.warning("workflows that wait for other code wait for the database: %s", error)
-                await asyncio.sleep(WATCH)
+                await asyncio.sleep(1.0)
             else:
                 await asyncio.sleep(UNBLOCK)
 
@@ -245,4 +183,4 @@ class Worker:
             async with asyncio.timeout(5):
                 await self._link.leave()
         except (Unavailable, TimeoutError) as error:
-            log.warning("could not say goodbye, the lease will run out by itself: %s", error)
+            log.warning("the worker could not give up its lease, which will run out by itself: %s", error)

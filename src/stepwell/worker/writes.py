@@ -1,4 +1,4 @@
-"""What turns write, together. A write that lost its answer is looked up before it is repeated."""
+"""The writes of turns, in groups. A write that lost its answer is looked up before it is repeated."""
 
 from __future__ import annotations
 
@@ -6,32 +6,36 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+from stepwell.group_commit import GroupCommit, Later, Told
 from stepwell.model.errors import ClaimLost, StepwellError, Unavailable
 from stepwell.model.ids import RunId, new_claim_id
 from stepwell.model.raised import Fatal
 from stepwell.model.states import State
 from stepwell.model.turn import Advance, Advanced, News
-from stepwell.telemetry import log
-from stepwell.worker.desk import Host, TurnLink, Wrote
+from stepwell.telemetry import Telemetry, log
+from stepwell.worker.host import Claiming, TurnLink, Wrote
+from stepwell.worker.ledger import Ledger
 from stepwell.worker.link import DataRefused, NotRecorded
-from stepwell.worker.together import Later, Together, Told
-from stepwell.worker.unrecorded import MOST, Refusals, why
+from stepwell.worker.unrecorded import MOST, why
 
 BUSY, PAUSE = 20, 0.008
-"""Beside more than so many other writes, one that completes its run waits so many seconds for others that do."""
+"""A write that completes its run waits so many seconds for others that do, while more than so many other writes are on
+their way."""
 
 
 class Writes:
-    def __init__(self, link: TurnLink) -> None:
+    def __init__(self, link: TurnLink, ledger: Ledger, telemetry: Telemetry) -> None:
         self._link = link
-        self._host: Host
-        self._refusals: Refusals
-        self._together: Together[Advance, Wrote] = Together(self._write_all)
-        self._ends: Together[Advance, Wrote] = Together(self._write_all, pause=self._pause)
-        """Of those that only complete: a statement of their own, which costs much more than one of them."""
+        self._telemetry = telemetry
+        self._ledger = ledger
+        self._refusals = ledger.refusals
+        self._claiming: Claiming
+        self._together: GroupCommit[Advance, Wrote] = GroupCommit(self._write_all)
+        self._ends: GroupCommit[Advance, Wrote] = GroupCommit(self._write_all, pause=self._pause)
+        """Writes that only complete a run: a statement of their own, which costs much more than one run."""
 
-    def live_in(self, host: Host, refusals: Refusals) -> None:
-        self._host, self._refusals = host, refusals
+    def claim_by(self, claiming: Claiming) -> None:
+        self._claiming = claiming
 
     def ask(self, advance: Advance, told: Told[Wrote]) -> None:
         if advance.tx is not None:
@@ -42,7 +46,7 @@ class Writes:
             self._together.ask(advance, told)
 
     def _pause(self) -> float:
-        return PAUSE if self._together.many > BUSY else 0.0
+        return PAUSE if len(self._together) > BUSY else 0.0
 
     async def answer(self, advance: Advance) -> Wrote:
         return await self._together.answer(advance)
@@ -73,7 +77,8 @@ class Writes:
         return await self._write_alone(advance, repeat=False)
 
     async def _write_all(self, advances: Sequence[Advance]) -> Sequence[Later[Wrote] | BaseException]:
-        """Those that take one statement, as they only record something or only complete, do not wait for the others."""
+        """Write by kind: writes that take one statement, as they only record something or only complete, do not wait
+        for the others."""
         apart: dict[str | None, list[Advance]] = {}
         for each in advances:
             apart.setdefault(each.only, []).append(each)
@@ -90,7 +95,7 @@ class Writes:
             return await self._advance(advances)
         except Exception as error:
             log.info("writing %d turns together failed, going one by one: %s", len(advances), error)
-            # Each by itself: one whose run someone holds locked may take long, and nobody else waits for it.
+            # Each by itself: a run that a transaction holds locked may take long, and holds up no other.
             return [asyncio.create_task(self._write_alone(each)) for each in advances]
 
     async def _advance(self, advances: Sequence[Advance]) -> list[Wrote | BaseException]:
@@ -99,18 +104,18 @@ class Writes:
             return [_lost(each) if (at := recorded.get(each.claim.id)) is None else (at, _NOTHING) for each in advances]
         claim_id, count = new_claim_id(), sum([len(each.here) for each in advances])
         if count:
-            async with self._host.asking(claim_id, count):
+            async with self._claiming.asking(claim_id, count):
                 written = await self._link.advance(advances, claim_id)
-            self._host.begin(written.claims)
+            self._claiming.begin(written.claims)
         else:
             written = await self._link.advance(advances, claim_id)
-        self._host.settled([child for each in advances for child in each.children])
+        self._ledger.written([child for each in advances for child in each.children])
         elsewhere: set[RunId] = set()
         if len(written.claims) < count:
             elsewhere = {start.id for each in advances for start in each.here} - {each.id for each in written.claims}
         turns = written.turns
         if ended := [each for each in advances if each.ended is not None and each.claim.id in turns]:
-            self._host.ended(ended)
+            self._telemetry.tell("worker.advanced", advances=ended)
         return [(turns[each.claim.id], elsewhere) if each.claim.id in turns else _lost(each) for each in advances]
 
     async def _write_alone(self, advance: Advance, *, repeat: bool = True) -> Wrote | BaseException:
@@ -136,14 +141,14 @@ class Writes:
             held: News | None = (await patiently(lambda: self._link.news([claim]))).get(claim.id)
             if held is not None and held.recorded == advance.recorded and advance.events:
                 # What it started here is not known to us: the watch will find it, and give it back.
-                self._host.settled(advance.children)
+                self._ledger.written(advance.children)
                 return Advanced(State.RUNNING, held.arrived), {start.id for start in advance.here}
             if held is None or not repeat:
                 refused = ClaimLost(claim.id, claim.attempt)
             if refused is not None:
                 # Of the runs it had taken along nothing was written, or all of it: who settles them finds out.
                 for child, outcome in advance.children:
-                    self._host.settle(child, outcome)
+                    self._ledger.put(child, outcome)
                 return refused
             try:
                 return (await self._advance([advance]))[0]
@@ -170,8 +175,8 @@ def _lost(advance: Advance) -> ClaimLost:
 
 
 async def patiently(ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """Ask again for as long as it takes, whatever the database has against it: no run fails for a look, and without a
-    lease the turn is ended anyway."""
+    """Ask again for as long as it takes, whatever error the database has: no run fails because of it, and without
+    a lease the turn is ended anyway."""
     pause = 0.05
     while True:
         try:

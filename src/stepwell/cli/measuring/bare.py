@@ -19,9 +19,9 @@ from stepwell.cli.measuring.processes import Unmeasured
 from stepwell.cli.measuring.tasks import NOOP, TEXT, TO
 from stepwell.engine import runs, workers
 from stepwell.engine.workers import Identity
+from stepwell.group_commit import FLIGHTS
 from stepwell.model.ids import new_claim_id, new_run_id, new_worker_id
 from stepwell.model.start import Start, Terms
-from stepwell.starting import FLIGHTS
 from stepwell.store.pool import Database, Row, Transaction
 from stepwell.store.statements import in_schema
 from stepwell.version import VERSION

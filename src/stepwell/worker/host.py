@@ -1,4 +1,4 @@
-"""What a turn asks of the worker it runs on, and what that asks for it."""
+"""The protocols between a turn, the worker it runs on, and the lanes of that worker."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Protocol
 from uuid import UUID
 
 from stepwell.context import Running
-from stepwell.model.errors import Nondeterminism
 from stepwell.model.events import Event
 from stepwell.model.ids import ClaimId, RunId
 from stepwell.model.outcome import Outcome
@@ -18,32 +17,35 @@ from stepwell.model.turn import Advance, Advanced, News, Written
 from stepwell.worker.run_step import Steps
 
 Wrote = tuple[Advanced, Set[RunId]]
-"""Where a write left a run, and what was to run here and does not."""
+"""The answer to a write: where it left the run, and the runs that were to run here and do not."""
 
 
 class Waiter(Protocol):
-    """Who is offered the ends of its own runs."""
+    """A turn that is offered the ends of its children."""
 
     def takes(self, claim: Claim, outcome: Outcome) -> bool:
         """Whether the end of a run of its own is written with what follows from it here."""
         ...
 
 
-class Desk(Protocol):
+class Host(Protocol):
+    """The worker, as its turns see it."""
+
     steps: Steps
 
     def ask_news(self, claim: Claim, told: Callable[[News | BaseException], None]) -> None: ...
 
     def write(self, advance: Advance, told: Callable[[Wrote | BaseException], None]) -> None:
-        """Where it left the run, and what was to run here and does not. ClaimLost if it was refused."""
+        """Write, and tell where that left the run, and what was to run here and does not; ClaimLost if it was
+        refused."""
         ...
 
     def can_run(self, starts: Sequence[Start], *, slots: int) -> Sequence[Start]:
-        """Those that this worker could run at once, with so many slots beside those that are free."""
+        """Select the runs that this worker could run at once, with so many slots beside those that are free."""
         ...
 
     def may_claim(self, starts: Sequence[Start]) -> Sequence[Start]:
-        """Those that this worker may claim before long: worth to stay for."""
+        """Select the runs that this worker may claim before long, so that it is worth staying for them."""
         ...
 
     def expect(self, ids: Collection[RunId], turn: Waiter) -> None:
@@ -56,60 +58,42 @@ class Desk(Protocol):
         """Whether it needs its slot: one that only waits for runs of its own does not."""
         ...
 
-    def hurry(self, attempt: Running, hurries: bool) -> None:
-        """Whether it has much to start, of which nothing can be settled before all of it is written."""
-        ...
-
     def settle(self, claim: Claim, outcome: Outcome) -> None: ...
 
 
-class Host(Protocol):
-    """The worker, as its turns see it."""
+class Claiming(Protocol):
+    """The lanes, as turns see them: a turn claims what it starts."""
 
     def room_for(self, names: Collection[str]) -> int:
-        """Slots that nobody has or has been promised, and those that runs of these names would soon have."""
+        """Count slots that are free and not promised, and those that runs of these names would soon have."""
         ...
 
     @property
     def resting(self) -> int:
-        """Turns that need no slot, since they only wait for runs of their own."""
+        """Turns that need no slot, since they only wait for their children."""
         ...
 
-    @property
-    def queues(self) -> Collection[str] | None:
-        """Those that it serves; None: every one."""
-        ...
+    def rest(self, claim: Claim, rests: bool) -> None: ...
 
-    def asking(self, claim_id: ClaimId | None, limit: int) -> AbstractAsyncContextManager[None]: ...
+    def asking(self, claim_id: ClaimId | None, limit: int) -> AbstractAsyncContextManager[None]:
+        """Expect a claim that is on its way, and keep room for it."""
+        ...
 
     def begin(self, claims: Sequence[Claim]) -> None: ...
-
-    def rest(self, attempt: Running, rests: bool) -> None: ...
-
-    def hurry(self, attempt: Running, hurries: bool) -> None: ...
-
-    def settle(self, claim: Claim, outcome: Outcome) -> None: ...
-
-    def settled(self, group: Sequence[tuple[Claim, Outcome]]) -> None: ...
-
-    def ended(self, advances: Sequence[Advance]) -> None:
-        """Workflows whose end was written."""
-        ...
-
-    def blocked(self, claim: Claim, error: Nondeterminism, version: str) -> None:
-        """A workflow that waits for other code than this version."""
-        ...
 
 
 class TurnLink(Protocol):
     """The verbs of a link that turns need."""
+
+    @property
+    def queues(self) -> Collection[str] | None: ...
 
     async def news(self, claims: Sequence[Claim]) -> dict[UUID, News]: ...
 
     async def history(self, run_id: UUID, *, after: int) -> list[Event]: ...
 
     async def record(self, advances: Sequence[Advance]) -> Mapping[UUID, Advanced]:
-        """What turns wrote that only record something. An id that is missing has lost its claim."""
+        """Record the events of turns that do nothing else. An id that is missing from the answer has lost its claim."""
         ...
 
     async def advance(self, advances: Sequence[Advance], claim_id: ClaimId) -> Written: ...

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stepwell.worker.steps import Rest
+from stepwell.worker.first_steps import Rest
 
 seen: ContextVar[str] = ContextVar("seen", default="nothing")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stepwell.garbage import uncollected
+from stepwell.concurrency.collector import uncollected
 
 
 class Circle:

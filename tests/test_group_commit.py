@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from stepwell import group_commit
-from stepwell.group_commit import FLIGHTS, GROUP, GroupCommit, Later
+from stepwell.concurrency import group_commit
+from stepwell.concurrency.group_commit import FLIGHTS, GROUP, GroupCommit, Later
 from tests.waiting_for import until
 
 

@@ -13,7 +13,7 @@ from stepwell.store.statements import parse
 ROOT = Path(__file__).parents[1]
 TOUR = (ROOT / "docs" / "tour.md").read_text(encoding="utf-8")
 SEVEN = [
-    "client.py",
+    "client/client.py",
     "engine/runs.py",
     "store/sql/claims.sql",
     "dispatch/postgres.py",

@@ -1,11 +1,14 @@
 """Stepwell: durable work on the Postgres you already have."""
 
 from stepwell.app import App
-from stepwell.checkpoints import Checkpoint
-from stepwell.context import NotInARun, current
-from stepwell.definition import Task
-from stepwell.handle import Run, SyncRun
-from stepwell.here import NotInAWorkflow, workflow
+from stepwell.context.checkpoints import Checkpoint
+from stepwell.context.current import NotInARun, current
+from stepwell.context.workflow import NotInAWorkflow, workflow
+from stepwell.definitions.definition import Task
+from stepwell.definitions.options import Call
+from stepwell.definitions.queue import Queue
+from stepwell.definitions.run import Run, SyncRun
+from stepwell.definitions.workflow import Step, Workflow
 from stepwell.model.errors import (
     AlreadyFinished,
     ClaimLost,
@@ -44,10 +47,7 @@ from stepwell.model.retry import Retry
 from stepwell.model.run import Attempt, Error, FailedRun, Page, Reason, RunInfo
 from stepwell.model.states import State
 from stepwell.model.worker import Sample, WorkerInfo
-from stepwell.options import Call
-from stepwell.queue import Queue
 from stepwell.sync import InEventLoop
-from stepwell.workflows import Step, Workflow
 
 __all__ = [
     "AlreadyFinished",

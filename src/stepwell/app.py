@@ -14,22 +14,27 @@ from typing import Any, ParamSpec, Self, TypeVar, overload
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
-from stepwell.beside import beside
-from stepwell.capture import checked_level
-from stepwell.client import Client
+from stepwell.client.client import Client
+from stepwell.client.in_transaction import Within
 from stepwell.codec import decode
+from stepwell.concurrency.background import beside
 from stepwell.config import AS_SET, settings
-from stepwell.definition import (
+from stepwell.context.log_capture import checked_level
+from stepwell.definitions.decorators import Registering
+from stepwell.definitions.definition import (
     Definitions,
     Named,
 )
+from stepwell.definitions.options import Options, checked_ids, checked_mapping, checked_text, checked_texts, positive
+from stepwell.definitions.queue import Desk, Queue
+from stepwell.definitions.run import Door, Run
+from stepwell.definitions.workflow import Workflow
 from stepwell.dispatch.postgres import PostgresDispatch
 from stepwell.engine.workers import Identity
 from stepwell.executors.base import Executor
 from stepwell.executors.inline import InlineExecutor
 from stepwell.executors.process import ProcessExecutor
 from stepwell.executors.thread import ThreadExecutor
-from stepwell.handle import Door, Run
 from stepwell.hooks.failures import log_failures as failures_logged
 from stepwell.hooks.registry import Hooks, checked_names
 from stepwell.model.counting import whole
@@ -42,10 +47,7 @@ from stepwell.model.queue import QueueInfo
 from stepwell.model.run import Filter, Kind, Page
 from stepwell.model.states import State
 from stepwell.model.worker import WorkerInfo
-from stepwell.options import Options, checked_ids, checked_mapping, checked_text, checked_texts, positive
-from stepwell.queue import Desk, Queue
-from stepwell.registering import Registering
-from stepwell.replay.here import here
+from stepwell.replay.current_replay import here
 from stepwell.replay.places import line_of_user
 from stepwell.services.due import Due
 from stepwell.services.partitions import Partitions
@@ -59,11 +61,9 @@ from stepwell.store.statements import checked_schema
 from stepwell.sync import Portal
 from stepwell.telemetry import Telemetry, log
 from stepwell.version import VERSION
-from stepwell.within import Within
 from stepwell.worker.bodies import Bodies
 from stepwell.worker.direct import DirectLink
 from stepwell.worker.worker import Worker
-from stepwell.workflows import Workflow
 
 P = ParamSpec("P")
 R = TypeVar("R")

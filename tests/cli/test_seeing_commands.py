@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 import pytest
 
 from stepwell import current
-from stepwell.handle import Run
+from stepwell.definitions.run import Run
 from stepwell.model.notes import LogLine
 from stepwell.testing import Clock
 from tests.factory import claimed, execute

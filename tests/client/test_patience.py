@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from stepwell import Unavailable
-from stepwell.patience import PATIENCE, patiently
+from stepwell.concurrency.retry_unavailable import PATIENCE, patiently
 
 
 class Line:
@@ -29,7 +29,7 @@ class Line:
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     clock = SimpleNamespace(monotonic=lambda: 0.0)
-    monkeypatch.setattr("stepwell.patience.time", clock)
+    monkeypatch.setattr("stepwell.concurrency.retry_unavailable.time", clock)
     return clock
 
 

@@ -299,7 +299,9 @@ async def test_ten_thousand_waiters_cost_one_listener(app: App) -> None:
     waiters = [asyncio.create_task(run.result(60)) for run in runs]
     async with app.worker():
         assert await asyncio.gather(*waiters) == list(range(10_000))
-    listeners = [task for task in asyncio.all_tasks() if task.get_name() in ("stepwell.wire", "stepwell.waiting")]
+    listeners = [
+        task for task in asyncio.all_tasks() if task.get_name() in ("stepwell.wire", "stepwell.client.result_waiter")
+    ]
     assert len(listeners) == 2
 
 

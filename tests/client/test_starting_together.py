@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from stepwell import App, Call
-from stepwell.client import BULK
+from stepwell.client.client import BULK
+from stepwell.client.start_batches import Starting
+from stepwell.concurrency.group_commit import FLIGHTS
 from stepwell.engine import runs as runs_engine
-from stepwell.group_commit import FLIGHTS
 from stepwell.model.errors import Unavailable
 from stepwell.model.start import Start
-from stepwell.starting import Starting
 from stepwell.store.pool import Database
 from tests.factory import a_start
 
@@ -125,7 +125,7 @@ async def test_a_copy_that_fails_as_it_begins_loses_none_of_a_bulk_start(
             raise Unavailable("the line was cut")  # before it has asked for a single row
         await copy(tx, starts)
 
-    monkeypatch.setattr("stepwell.client.COPY", BULK // 2)
+    monkeypatch.setattr("stepwell.client.client.COPY", BULK // 2)
     monkeypatch.setattr(runs_engine, "start_plain", fails)
     runs = await work.start_many([(n,) for n in range(BULK)])
     assert sorted([(await run.info()).input["n"] for run in runs]) == list(range(BULK))

@@ -12,12 +12,12 @@ import asyncpg
 import pytest
 
 from stepwell import App
+from stepwell.client.result_waiter import SPREADING, _among
 from stepwell.dispatch.base import WE, WHO, Channel
 from stepwell.engine import reads
 from stepwell.model.errors import Unavailable
 from stepwell.model.run import Finished
 from stepwell.store.pool import Tx
-from stepwell.waiting import SPREADING, _among
 from stepwell.worker.direct import FEW
 from tests.waiting_for import until
 
@@ -57,7 +57,7 @@ async def overheard(dsn: str) -> AsyncIterator[Overheard]:
 @pytest.fixture(autouse=True)
 def no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     """A minute without a look of anyone's own accord, and so without a word repeated."""
-    monkeypatch.setattr("stepwell.waiting.POLL", 60.0)
+    monkeypatch.setattr("stepwell.client.result_waiter.POLL", 60.0)
     monkeypatch.setattr("stepwell.worker.direct.AWAITED", 180.0)
 
 
@@ -317,8 +317,8 @@ async def test_a_run_whose_announcement_was_lost_is_found_though_others_are_anno
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The look at all that is awaited does not wait for a silence."""
-    monkeypatch.setattr("stepwell.waiting.POLL", 0.5)
-    monkeypatch.setattr("stepwell.waiting.SPREADING", (0.01, 0.01))
+    monkeypatch.setattr("stepwell.client.result_waiter.POLL", 0.5)
+    monkeypatch.setattr("stepwell.client.result_waiter.SPREADING", (0.01, 0.01))
     gate = asyncio.Event()
 
     @app.task

@@ -18,8 +18,8 @@ from typing import Any
 from crash_app import make
 
 from stepwell.replay import replay
-from stepwell.worker import drafts, run_turn
 from stepwell.worker.direct import DirectLink
+from stepwell.worker.turns import drafts, run_turn
 
 
 class Death:

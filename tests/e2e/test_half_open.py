@@ -156,7 +156,7 @@ async def test_a_slow_link_loses_no_lease(proxy: Proxy, bench: Bench, caplog: py
 async def test_one_dead_line_tells_of_the_others(proxy: Proxy, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A firewall has forgotten all of our sessions at once; who comes anew passes."""
     monkeypatch.setattr("stepwell.store.pool.ANSWER", 1.0)
-    monkeypatch.setattr("stepwell.patience.PATIENCE", 0.5)
+    monkeypatch.setattr("stepwell.concurrency.retry_unavailable.PATIENCE", 0.5)
     async with bench.app:
         await asyncio.gather(*(bench.app.runs() for _ in range(8)))
         for wire in proxy.wires:

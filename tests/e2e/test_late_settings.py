@@ -9,8 +9,8 @@ import pytest
 from proxy import Detained, Proxy
 
 from stepwell import App
+from stepwell.definitions.queue import Queue
 from stepwell.model.queue import QueueInfo
-from stepwell.queue import Queue
 
 SETTLED = 0.3
 """Seconds in which what was delivered could do its harm."""

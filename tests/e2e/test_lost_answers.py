@@ -14,7 +14,7 @@ from e2e_processes import eventually
 from proxy import Proxy
 
 from stepwell import App, Call, Retry, Run, RunFailed, State, Unavailable, current
-from stepwell.client import BULK
+from stepwell.client.client import BULK
 from stepwell.dispatch.postgres import PostgresDispatch
 from stepwell.services.reaper import Reaper
 from stepwell.store.pool import Database
@@ -202,7 +202,7 @@ async def test_a_retry_whose_answer_is_lost_starts_one_new_run(
 async def test_a_claim_whose_answer_is_lost_is_released_and_counted_as_no_failure(
     proxy: Proxy, shop: Shop, sql: Sql, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stepwell.worker.frontier.CHEAP", 60.0)  # a word is answered by asking its queue
+    monkeypatch.setattr("stepwell.worker.claiming.frontier.CHEAP", 60.0)  # a word is answered by asking its queue
     async with shop.app, shop.app.worker() as worker:
         lost = proxy.swallow("claim_runs")
         await lost.done.wait()  # an empty one: the worker looks for work now and then
@@ -256,7 +256,9 @@ async def test_a_settling_whose_answer_is_lost_is_recognised_as_ours(
     outcomes: list[str],
 ) -> None:
     """The first answer lost is of a settling that happened, the second of its repetition."""
-    monkeypatch.setattr("stepwell.worker.frontier.CHEAP", 60.0)  # no exchange but to settle, however slow a look is
+    monkeypatch.setattr(
+        "stepwell.worker.claiming.frontier.CHEAP", 60.0
+    )  # no exchange but to settle, however slow a look is
     async with shop.app, shop.app.worker():
         times = statements.count(statements[0])
         swallows = [proxy.swallow(each, times=times) for each in dict.fromkeys(statements)]
@@ -277,7 +279,7 @@ async def test_a_settling_whose_answer_is_lost_is_recognised_as_ours(
 async def test_a_mixed_settling_whose_commit_lost_its_answer_is_recognised_as_ours(
     proxy: Proxy, shop: Shop, sql: Sql, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stepwell.worker.frontier.CHEAP", 60.0)
+    monkeypatch.setattr("stepwell.worker.claiming.frontier.CHEAP", 60.0)
     async with shop.app:
         names = ["add", "flaky", "fatal", "snoozing"] * 5
         soon = Retry(attempts=3, delay=0.01)
@@ -343,7 +345,7 @@ async def _reaps(reaper: Reaper) -> bool:
 async def test_due_and_renewals_whose_answers_are_lost_do_no_harm(
     proxy: Proxy, shop: Shop, sql: Sql, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stepwell.worker.watch.WATCH_ALL", 2.0)
+    monkeypatch.setattr("stepwell.worker.claiming.watch.WATCH_ALL", 2.0)
     async with shop.app, shop.app.worker():
         held = await shop.app.definition("wait").start(0)
         await eventually(lambda: shop.ran)

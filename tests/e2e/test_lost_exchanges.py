@@ -55,7 +55,7 @@ async def test_an_exchange_that_arrives_long_after_it_was_given_up_does_nothing_
     proxy: Proxy, shop: Shop, sql: Sql, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it completes is completed already. What it claims, nobody heard of: it is found and released."""
-    monkeypatch.setattr("stepwell.worker.watch.WATCH_ALL", 2.0)
+    monkeypatch.setattr("stepwell.worker.claiming.watch.WATCH_ALL", 2.0)
     async with shop.app:
         add = shop.app.definition("add")
         runs = await add.start_many([(n,) for n in range(200)])

@@ -217,7 +217,7 @@ async def test_a_workers_process_ends_in_bounded_time_though_the_database_is_awa
 DYING = """
 from e2e_app import app
 from stepwell.worker import worker
-from stepwell.worker.lanes import Lanes
+from stepwell.worker.claiming.lanes import Lanes
 from stepwell.worker.ledger import Ledger
 
 worker.FLUSH = 2.0

@@ -228,7 +228,7 @@ async def test_workflows_told_again_in_every_turn_and_page_by_page_come_to_the_s
     dsn: str, sql: Sql, place: Path, table: None, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
     """No death here, and so no excuse: every effect happens once."""
-    monkeypatch.setattr("stepwell.worker.turns.Turns.__init__.__kwdefaults__", {"keep": 0})
+    monkeypatch.setattr("stepwell.worker.turns.turns.Turns.__init__.__kwdefaults__", {"keep": 0})
     monkeypatch.setattr("stepwell.engine.workflows.PAGE", 3)
     monkeypatch.setattr("stepwell.engine.ends.CHILDREN", 3)
     app = make(dsn, place)

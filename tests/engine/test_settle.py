@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from stepwell.engine import ends, leaders, reads, runs, settle, workers
-from stepwell.engine.held import already_settled
+from stepwell.engine.claim_lookup import already_settled
 from stepwell.engine.settle import apply, plan
 from stepwell.model.ids import new_worker_id
 from stepwell.model.outcome import Completed, Failed, Outcome, Released, Snoozed

@@ -11,8 +11,8 @@ import pytest
 
 from stepwell import App, NotFound, Retry, Snooze, current
 from stepwell.engine import runs, workers
-from stepwell.engine.explain import explanation
 from stepwell.engine.workers import Identity
+from stepwell.explain.explanation import explanation
 from stepwell.model.explanation import Cause, Why
 from stepwell.model.ids import WorkerId, new_claim_id, new_run_id, new_worker_id
 from stepwell.model.run import Wanted
@@ -153,7 +153,7 @@ async def test_it_waits_in_line(app: App, hire: Hire) -> None:
 async def test_a_line_is_counted_no_further_than_is_worth_it(
     app: App, hire: Hire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stepwell.engine.explain.MOST", 5)
+    monkeypatch.setattr("stepwell.explain.explanation.MOST", 5)
     await hire("shop.charge")
     for _ in range(7):
         await app.start("shop.charge")

@@ -10,9 +10,9 @@ import pytest
 
 from stepwell.cli.exported import FORMAT, VERSION, read
 from stepwell.cli.telling import tell
+from stepwell.definitions.workflow import Workflow
 from stepwell.model.errors import Nondeterminism
 from stepwell.model.events import ENDS, EventType
-from stepwell.workflows import Workflow
 from tests.golden import code
 from tests.golden.make import PLAYS, SUMS
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from stepwell import App, InvalidSetting, Retry, current
-from stepwell.capture import LINE, capturing, cut
+from stepwell.context.log_capture import LINE, capturing, cut
 from stepwell.model.errors import Unavailable
 from stepwell.model.notes import MOST_BYTES, MOST_LINES
 from stepwell.telemetry import log as our_log
@@ -266,7 +266,7 @@ async def test_nothing_is_left_on_the_root_logger_when_the_last_worker_is_gone(a
 
 UNCONFIGURED = """
 import logging
-from stepwell.capture import capturing
+from stepwell.context.log_capture import capturing
 with capturing(logging.INFO):
     assert logging.getLogger("shop").isEnabledFor(logging.INFO)
     logging.getLogger("shop").info("quiet")

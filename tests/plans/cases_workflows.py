@@ -13,8 +13,8 @@ from big_database import OURS, Ids
 from big_workflows import CHILDREN, LONG_EVENTS
 from plan_cases import BATCH, Case, case
 
-from stepwell.engine.untold import ENDS as ENDS_TOLD
-from stepwell.engine.untold import EVENTS, LIVE
+from stepwell.engine.undelivered_ends import ENDS as ENDS_TOLD
+from stepwell.engine.undelivered_ends import EVENTS, LIVE
 from stepwell.store.copying import array, microseconds
 
 NOTHING = UUID(int=0)

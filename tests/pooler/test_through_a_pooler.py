@@ -302,7 +302,7 @@ async def test_a_direct_waiter_hears_of_what_a_deaf_worker_finished(
     app: App, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not only at its next look."""
-    monkeypatch.setattr("stepwell.waiting.POLL", 60.0)
+    monkeypatch.setattr("stepwell.client.result_waiter.POLL", 60.0)
 
     @app.task(name="slow")
     async def slow() -> None:
@@ -394,7 +394,7 @@ async def test_a_pooler_that_comes_back_finds_everybody_waiting(
                 assert await run_of(double, 1) == 2
                 bouncer.kill()
                 with monkeypatch.context() as hasty, pytest.raises(Unavailable):
-                    hasty.setattr("stepwell.patience.PATIENCE", 1.0)
+                    hasty.setattr("stepwell.concurrency.retry_unavailable.PATIENCE", 1.0)
                     await app.runs()
                 starting = asyncio.create_task(run_of(double, 2))
                 bouncer.start()

@@ -18,13 +18,13 @@ from uuid import UUID
 
 import msgspec
 
-from stepwell import definition
+from stepwell.definitions import definition
 from stepwell.model.commands import Command, Ended, StepCall
 from stepwell.model.events import COMMANDS, Event, EventType
 from stepwell.model.run import Error, Reason
 from stepwell.model.start import Start, Terms
 from stepwell.replay.calling import Calling
-from stepwell.replay.here import here
+from stepwell.replay.current_replay import here
 from stepwell.replay.replay import About, Replay
 
 RUN = UUID("018f0000-0000-7000-8000-00000000abcd")

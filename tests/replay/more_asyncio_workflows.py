@@ -8,7 +8,7 @@ import contextvars
 from collections.abc import AsyncIterator
 from typing import Any
 
-from stepwell.here import workflow
+from stepwell.context.workflow import workflow
 from stepwell.model.errors import RunFailed
 from tests.replay.asyncio_workflows import CASES, case, named
 from tests.replay.driver import CANCEL, NEVER, Takes, World, signal, step, task

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
-from stepwell.here import workflow
+from stepwell.context.workflow import workflow
 from stepwell.model.events import Event, EventType
-from stepwell.replay.here import here
+from stepwell.replay.current_replay import here
 from tests.replay.driver import BEGAN, CANCEL, NEVER, Driving, Fails, Takes, World, new_replay, signal, step, task
 
 # -- cancelled

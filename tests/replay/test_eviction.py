@@ -16,7 +16,7 @@ from uuid import UUID
 
 import pytest
 
-from stepwell.here import workflow
+from stepwell.context.workflow import workflow
 from stepwell.model.events import Event, EventType
 from stepwell.replay.replay import Replay
 from tests.replay.driver import BEGAN, NEVER, Driving, World, new_replay, step, task

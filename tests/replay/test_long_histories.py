@@ -19,7 +19,7 @@ from unittest.mock import patch
 
 import pytest
 
-from stepwell.here import workflow
+from stepwell.context.workflow import workflow
 from stepwell.replay import replay as replays
 from tests.replay.driver import World, child, new_replay, signal, step, task
 

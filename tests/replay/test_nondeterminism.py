@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from stepwell.here import workflow
+from stepwell.context.workflow import workflow
 from stepwell.model.errors import Nondeterminism
 from stepwell.model.events import COMMANDS, Event, EventType
 from tests.replay.driver import (

@@ -14,7 +14,7 @@ from uuid import UUID
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stepwell.here import workflow
+from stepwell.context.workflow import workflow
 from stepwell.replay import loop, replay
 from tests.replay.driver import (
     CANCEL,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from stepwell.here import workflow
+from stepwell.context.workflow import workflow
 from stepwell.model.events import Event, EventType
 from tests.replay.driver import BEGAN, CANCEL, NEVER, Comes, Takes, Told, World, new_replay, signal, step, task, update
 

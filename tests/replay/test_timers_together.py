@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stepwell.here import workflow
+from stepwell.context.workflow import workflow
 from stepwell.model.events import Event, EventType
 from stepwell.model.forks import cut
 from tests.replay.driver import BEGAN, World, new_replay, step, told_again

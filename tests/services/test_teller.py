@@ -11,7 +11,7 @@ import pytest
 
 from stepwell import App, Run, State, workflow
 from stepwell.dispatch.postgres import PostgresDispatch
-from stepwell.engine import ends, untold
+from stepwell.engine import ends, undelivered_ends
 from stepwell.model.events import Event
 from stepwell.model.turn import Consequences
 from stepwell.services.teller import LOOK, Teller
@@ -174,7 +174,7 @@ async def test_an_end_that_is_being_told_is_not_told_twice(app: App, database: D
 
     async def tell() -> list[Event]:
         async with database.transaction() as tx:
-            return await untold.tell(tx, run.id, Consequences())
+            return await undelivered_ends.tell(tx, run.id, Consequences())
 
     async with database.transaction() as tx:
         await ends.cancel(tx, [one.id])
@@ -198,8 +198,8 @@ async def test_a_look_is_bounded_and_a_round_goes_past_everything(app: App, data
     lost = sorted(run.id for run in started)
     await sql.execute("delete from stepwell.runs where name = 'remote'")
     for bounds in ({"live": 2}, {"events": 1}, {"events": 5}, {}):
-        after, found, looks = untold.FIRST, [], 0
-        while (look := await untold.look(database, after, **bounds)).last is not None:
+        after, found, looks = undelivered_ends.FIRST, [], 0
+        while (look := await undelivered_ends.look(database, after, **bounds)).last is not None:
             found += look.untold
             after, looks = look.last, looks + 1
         assert found == lost

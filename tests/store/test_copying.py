@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from stepwell import App, client
+from stepwell import App
+from stepwell.client import client
 from stepwell.engine import runs
 from stepwell.model.ids import new_run_id
 from stepwell.model.start import Start, Terms

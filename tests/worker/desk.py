@@ -17,7 +17,7 @@ from stepwell.worker.bodies import Bodies
 from stepwell.worker.ledger import Ledger
 from stepwell.worker.link import Link
 from stepwell.worker.notes import Notes
-from stepwell.worker.turns import Turns
+from stepwell.worker.turns.turns import Turns
 
 NO_LINK = cast(Link, None)
 """Nothing here is taken to any table."""

@@ -9,7 +9,7 @@ import pytest
 
 from stepwell.model.ids import ClaimId, RunId
 from stepwell.model.run import Claim, Claimed, Place
-from stepwell.worker.frontier import CHEAP, EFFORT, KNOWN, LOOK, Frontier
+from stepwell.worker.claiming.frontier import CHEAP, EFFORT, KNOWN, LOOK, Frontier
 
 NUMBERS = count(1)
 

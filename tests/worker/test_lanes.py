@@ -11,7 +11,7 @@ import pytest
 
 from stepwell import App, Retry, Run, State, Unavailable, current
 from stepwell.model.outcome import Completed
-from stepwell.worker import lanes
+from stepwell.worker.claiming import lanes
 from tests.waiting_for import until
 
 Ask = Callable[..., Any]
@@ -133,7 +133,7 @@ async def test_an_exchange_whose_answer_is_lost_loses_no_result_and_releases_its
 
 async def test_claims_whose_answer_was_lost_are_released_soon(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not when everything is next compared: the worker knows that it missed something."""
-    monkeypatch.setattr("stepwell.worker.watch.WATCH_ALL", 60.0)
+    monkeypatch.setattr("stepwell.worker.claiming.watch.WATCH_ALL", 60.0)
 
     @app.task
     async def quick() -> None: ...
@@ -439,8 +439,8 @@ async def test_a_queue_that_was_heard_of_is_asked_and_a_look_follows_where_there
     async def work(n: int) -> int:
         return n
 
-    monkeypatch.setattr("stepwell.worker.lanes.POLL", 60.0)
-    monkeypatch.setattr("stepwell.worker.frontier.CHEAP", 60.0)
+    monkeypatch.setattr("stepwell.worker.claiming.lanes.POLL", 60.0)
+    monkeypatch.setattr("stepwell.worker.claiming.frontier.CHEAP", 60.0)
     await app.queue("narrow").set(concurrency=1)
     async with app.worker() as worker:
         assert await (await work.start(1)).result(10) == 1

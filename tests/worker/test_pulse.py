@@ -10,7 +10,7 @@ import pytest
 
 from stepwell import App
 from stepwell.telemetry import log
-from stepwell.worker import pulse
+from stepwell.worker import loop_watchdog
 from tests.waiting_for import until
 
 
@@ -41,7 +41,7 @@ def still() -> Iterator[Hearing]:
 async def test_code_that_never_comes_back_to_the_loop_is_told_with_its_line(
     dsn: str, still: Hearing, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(pulse, "STILL", 0.5)
+    monkeypatch.setattr(loop_watchdog, "STILL", 0.5)
     app = App(dsn=dsn, lease="1s")
 
     async def spin() -> bool:

@@ -12,7 +12,7 @@ from stepwell.model.ids import ClaimId, RunId
 from stepwell.model.run import Claim
 from stepwell.model.states import State
 from stepwell.model.turn import Advance, Advanced
-from stepwell.worker.turn_state import MOVES, IllegalMove, Lifecycle, TurnState
+from stepwell.worker.turns.turn_state import MOVES, IllegalMove, Lifecycle, TurnState
 
 WROTE = Advanced(State.WAITING, 0), frozenset[RunId]()
 

@@ -29,8 +29,8 @@ async def test_what_was_not_here_at_the_last_look_is_not_asked_for(app: App, mon
         happened.append("asked")
         return await held(link, claim_ids)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("stepwell.worker.watch.WATCH", 0.05)
-    monkeypatch.setattr("stepwell.worker.watch.WATCH_ALL", 600.0)
+    monkeypatch.setattr("stepwell.worker.claiming.watch.WATCH", 0.05)
+    monkeypatch.setattr("stepwell.worker.claiming.watch.WATCH_ALL", 600.0)
     monkeypatch.setattr(Attempts, "give_back_stale", noted_look)
     monkeypatch.setattr(DirectLink, "held", noted_held)
     go_on = asyncio.Event()

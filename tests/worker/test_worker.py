@@ -482,8 +482,8 @@ async def test_a_row_whose_policy_cannot_be_read_fails_alone(app: App, dsn: str)
 
 async def test_a_worker_is_woken_by_a_start_and_a_waiter_by_the_end(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     """With polling out of the way, only announcements can do it."""
-    monkeypatch.setattr("stepwell.worker.lanes.POLL", 60.0)
-    monkeypatch.setattr("stepwell.waiting.POLL", 60.0)
+    monkeypatch.setattr("stepwell.worker.claiming.lanes.POLL", 60.0)
+    monkeypatch.setattr("stepwell.client.result_waiter.POLL", 60.0)
 
     @app.task
     async def work(n: int) -> int:

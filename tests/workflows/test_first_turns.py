@@ -17,7 +17,7 @@ from stepwell.model.run import Claim, Wanted
 from stepwell.model.turn import Advance, Consequences
 from stepwell.replay.replay import LONG_AGO
 from stepwell.store.pool import Transaction
-from stepwell.worker import turns as worker_turns
+from stepwell.worker.turns import turns as worker_turns
 from tests.factory import a_start, a_worker, claimed
 
 SOON = 30

@@ -15,7 +15,7 @@ from stepwell.engine import ends
 from stepwell.model.turn import Consequences
 from stepwell.replay import loop
 from stepwell.store.pool import Tx
-from stepwell.worker import children, run_turn
+from stepwell.worker.turns import children, run_turn
 from tests.waiting_for import until
 
 SOON = 30

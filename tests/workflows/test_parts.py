@@ -13,9 +13,9 @@ import pytest
 
 from stepwell import App, Run, RunCancelled, State, workflow
 from stepwell.replay import replay
-from stepwell.worker import children, drafts, inbox, run_turn
 from stepwell.worker.direct import DirectLink
-from stepwell.worker.turn_state import TurnState
+from stepwell.worker.turns import children, drafts, inbox, run_turn
+from stepwell.worker.turns.turn_state import TurnState
 from tests.waiting_for import until
 from tests.workflows.telling import reaches, types_of
 
@@ -278,7 +278,7 @@ async def test_what_is_taken_back_after_its_part_was_written_is_cancelled_and_to
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What nobody has heard of never was. What was written has begun, whichever code goes on with it."""
-    monkeypatch.setattr("stepwell.worker.turns.Turns.__init__.__kwdefaults__", {"keep": 0})
+    monkeypatch.setattr("stepwell.worker.turns.turns.Turns.__init__.__kwdefaults__", {"keep": 0})
     monkeypatch.setattr(children, "HOLD", 0.0)
     of = Fan(app)
     of.gate.clear()

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from stepwell import App, workflow
-from stepwell.worker import children, run_turn
-from stepwell.worker.turns import Turns
+from stepwell.worker.turns import children, run_turn
+from stepwell.worker.turns.turns import Turns
 from tests.waiting_for import until
 
 

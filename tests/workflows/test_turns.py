@@ -140,7 +140,7 @@ async def test_a_turn_whose_claim_is_lost_writes_nothing_and_the_next_holder_goe
 async def test_workflows_beyond_the_cache_are_told_their_history_again(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stepwell.worker.turns.Turns.__init__.__kwdefaults__", {"keep": 2})
+    monkeypatch.setattr("stepwell.worker.turns.turns.Turns.__init__.__kwdefaults__", {"keep": 2})
     begins: list[int] = []
     ended: list[int] = []
 

@@ -10,7 +10,7 @@ import pytest
 
 from stepwell import App
 from stepwell.model.turn import Advance
-from stepwell.worker import writes
+from stepwell.worker.turns import writes
 
 SOON = 30
 

@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from stepwell import App, InvalidSetting, NotFound, Retry, Run, RunFailed, UsageError, workflow
-from stepwell.client import Client
+from stepwell.client.client import Client
 from stepwell.engine import forks, runs
 from stepwell.model.ids import new_run_id
 from stepwell.store.pool import Database

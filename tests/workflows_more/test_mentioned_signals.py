@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from stepwell import App, workflow
-from stepwell.mentions import mentions
+from stepwell.definitions.mentions import mentions
 from tests.waiting_for import until
 
 NAME = "by_constant"

@@ -11,10 +11,10 @@ import asyncpg
 import pytest
 
 from stepwell import App, InvalidSetting, Run, RunFailed, workflow
-from stepwell.client import Client
+from stepwell.client.client import Client
+from stepwell.definitions.workflow import version_of
 from stepwell.model.run import Filter
 from stepwell.worker import worker as working
-from stepwell.workflows import version_of
 from tests.waiting_for import until
 
 

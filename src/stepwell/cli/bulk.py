@@ -23,8 +23,8 @@ from stepwell.cli.options import as_json as json_option
 from stepwell.cli.options import on_database, open_app
 from stepwell.cli.printing import echo_json, plain
 from stepwell.cli.run_named import run_named
-from stepwell.client import Client
-from stepwell.handle import Run
+from stepwell.client.client import Client
+from stepwell.definitions.run import Run
 from stepwell.model.errors import StepwellError
 from stepwell.model.run import Filter
 from stepwell.model.states import FINISHED, LIVE, State

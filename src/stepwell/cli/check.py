@@ -15,7 +15,7 @@ from stepwell.cli.exits import Exit, say
 from stepwell.cli.loading import NoApp, load_app
 from stepwell.cli.options import as_json as json_option
 from stepwell.cli.printing import echo_json, plain
-from stepwell.workflows import Workflow as Registered
+from stepwell.definitions.workflow import Workflow as Registered
 
 _COLOURS = {"wrong": "red", "look": "yellow"}
 

@@ -18,7 +18,7 @@ from stepwell.cli.options import chosen, on_database
 from stepwell.cli.printing import age, echo_json, plain
 from stepwell.cli.standstill import Finding
 from stepwell.config import Settings
-from stepwell.engine import untold
+from stepwell.engine import undelivered_ends
 from stepwell.model.errors import SchemaError
 from stepwell.store import migrate
 from stepwell.store.pool import Database
@@ -188,9 +188,9 @@ def _of_late(late: Mapping[str, Any]) -> Finding:
 
 async def _of_untold(database: Database) -> Finding:
     found: list[UUID] = []
-    look = untold.Look(untold.FIRST, [])
+    look = undelivered_ends.Look(undelivered_ends.FIRST, [])
     for _ in range(LOOKS):
-        look = await untold.look(database, look.last or untold.FIRST)
+        look = await undelivered_ends.look(database, look.last or undelivered_ends.FIRST)
         found += look.untold
         if look.last is None:
             break

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from stepwell.app import App
-from stepwell.beside import beside
 from stepwell.cli.printing import COLOURS, error_in_words, plain
+from stepwell.concurrency.background import beside
 from stepwell.model.errors import Unavailable
 from stepwell.model.queue import COUNTED
 from stepwell.model.states import State

@@ -25,11 +25,11 @@ from stepwell.cli.printing import echo_json, plain
 from stepwell.cli.replay import database_of_app, mismatch
 from stepwell.cli.tables import Heads, echo_table
 from stepwell.cli.telling import tell
-from stepwell.client import Client
+from stepwell.client.client import Client
+from stepwell.definitions.workflow import Workflow
 from stepwell.model.errors import Nondeterminism
 from stepwell.model.turn import OpenRun
 from stepwell.replay.code import About
-from stepwell.workflows import Workflow
 
 HEADS = Heads(("run", "name", "event", "recorded", "new", "line"), least=("event",))
 PAGE = 200

@@ -16,9 +16,9 @@ from stepwell.cli.options import as_json as json_option
 from stepwell.cli.options import on_database, open_app
 from stepwell.cli.printing import age, echo_json, local, plain
 from stepwell.cli.tables import Heads, echo_table
+from stepwell.definitions.queue import Queue
 from stepwell.model.queue import COUNTED, QueueInfo
 from stepwell.model.rate import Rate
-from stepwell.queue import Queue
 
 HEADS = Heads(
     ("queue", "pending", "running", "waits", "concurrency", "rate", "per key", "workers", "paused"),

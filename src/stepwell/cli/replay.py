@@ -18,10 +18,10 @@ from stepwell.cli.options import on_database, open_app
 from stepwell.cli.printing import echo_json, plain
 from stepwell.cli.run_named import run_named
 from stepwell.cli.telling import Told, debug, tell
+from stepwell.definitions.workflow import Workflow
 from stepwell.model.commands import described
 from stepwell.model.errors import Nondeterminism, UnknownName, WrongUse
 from stepwell.model.events import COMMANDS, Event
-from stepwell.workflows import Workflow
 
 
 @click.command()

@@ -8,8 +8,8 @@ from uuid import UUID
 
 from stepwell.app import App
 from stepwell.cli.printing import local, plain
-from stepwell.client import Client
-from stepwell.handle import Run
+from stepwell.client.client import Client
+from stepwell.definitions.run import Run
 from stepwell.model.errors import NotFound, UsageError
 from stepwell.model.run import Glimpse
 

@@ -19,7 +19,7 @@ from stepwell.cli.printing import echo_json, error_in_words, facts, local, nth_t
 from stepwell.cli.run_named import run_named
 from stepwell.cli.screen import EVERY, follow, follow_as_json, until_interrupted
 from stepwell.cli.tables import Heads, drawn, echo_table
-from stepwell.client import Client
+from stepwell.client.client import Client
 from stepwell.model.ids import made_at
 from stepwell.model.run import Error, Page, RunInfo, Waits
 from stepwell.model.states import State

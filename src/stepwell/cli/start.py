@@ -16,7 +16,7 @@ from stepwell.cli.options import as_json as json_option
 from stepwell.cli.options import length, on_database, open_app
 from stepwell.cli.printing import echo_json, facts, json_text
 from stepwell.config import Settings
-from stepwell.handle import Run
+from stepwell.definitions.run import Run
 
 Input = tuple[list[Any], dict[str, Any]]
 

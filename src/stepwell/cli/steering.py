@@ -19,11 +19,11 @@ from stepwell.cli.queues import whoami
 from stepwell.cli.replay import database_of_app
 from stepwell.cli.run_named import run_named
 from stepwell.cli.start import Input, input_of
-from stepwell.client import Client
-from stepwell.handle import Run
+from stepwell.client.client import Client
+from stepwell.definitions.run import Run
+from stepwell.definitions.workflow import Workflow
 from stepwell.model.run import Waits
 from stepwell.model.wording import near
-from stepwell.workflows import Workflow
 
 Ask = Callable[[Run[Any]], Awaitable[Any]]
 

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.cli.exported import History
+from stepwell.definitions.workflow import Workflow
 from stepwell.model.commands import Command, StepCall
 from stepwell.model.errors import Nondeterminism
 from stepwell.model.events import COMMANDS, Event, EventType
 from stepwell.replay.called import Called
 from stepwell.replay.places import line_of
 from stepwell.replay.replay import Replay
-from stepwell.worker.turns import RunCode
-from stepwell.workflows import Workflow
+from stepwell.worker.turns.turns import RunCode
 
 Hear = Callable[[Event, str], None]
 """Told of every event that fits, and of the line that issued it, if it is a command, or the end of a step."""

@@ -14,7 +14,6 @@ from typing import Any
 import click
 
 from stepwell.app import App
-from stepwell.beside import beside
 from stepwell.cli import logs
 from stepwell.cli.connection import PATIENCE, may_make, reached, run_async
 from stepwell.cli.ending import Ending
@@ -22,7 +21,8 @@ from stepwell.cli.exits import Exit, exit_code
 from stepwell.cli.loading import Named, wanted_app
 from stepwell.cli.options import length, may_be_embedded, names
 from stepwell.cli.supervisor import Supervisor, worker_command
-from stepwell.garbage import collect_seldom
+from stepwell.concurrency.background import beside
+from stepwell.concurrency.collector import collect_seldom
 from stepwell.worker.worker import Worker
 
 log = logging.getLogger("stepwell.worker")

@@ -8,7 +8,7 @@ from typing import Any
 
 from stepwell.cli.history import plainly, rollbacks_of, row_of
 from stepwell.cli.printing import json_text, local
-from stepwell.handle import Run
+from stepwell.definitions.run import Run
 from stepwell.model.events import HistoryEvent
 from stepwell.model.run import RunInfo
 

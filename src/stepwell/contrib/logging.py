@@ -9,9 +9,9 @@ from typing import TextIO
 
 import msgspec
 
-from stepwell.context import running
+from stepwell.context.current import running
 from stepwell.model.hooks import RunEvent, WorkerEvent
-from stepwell.replay.here import here as here_in_workflow
+from stepwell.replay.current_replay import here as here_in_workflow
 
 
 class RunFields(logging.Filter):

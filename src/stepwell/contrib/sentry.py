@@ -20,7 +20,7 @@ from typing import Any
 from uuid import UUID
 
 from stepwell.app import App
-from stepwell.context import Running
+from stepwell.context.current import Running
 from stepwell.model.errors import WrongUse
 from stepwell.model.hooks import RunEvent, WorkerEvent
 from stepwell.model.outcome import Failed, Outcome
@@ -28,7 +28,7 @@ from stepwell.model.run import Error
 
 SCOPES = 1000
 """Scopes of failed attempts that are kept until their failure is reported."""
-LOGGERS = ("stepwell.runs", "stepwell.attempts", "stepwell.workflows")
+LOGGERS = ("stepwell.runs", "stepwell.attempts", "stepwell.definitions.workflow")
 
 _FRAME = re.compile(r'^  File "(?P<path>.+)", line (?P<line>\d+), in (?P<function>.+)\n(?:    (?P<code>\S.*)\n)?', re.M)
 _CHAINED = re.compile(

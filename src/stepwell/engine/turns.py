@@ -14,7 +14,7 @@ from uuid import UUID
 
 import msgspec
 
-from stepwell.engine import arrivals, claimed, ends, runs
+from stepwell.engine import arrivals, eager_children, ends, runs
 from stepwell.engine.arrivals import NEVER
 from stepwell.engine.ends import Ending
 from stepwell.engine.runs import MANY
@@ -110,7 +110,7 @@ async def _advance(tx: Tx, advances: Sequence[Advance], worker: WorkerId, claim_
     refused = await _start(tx, starts)
     all_of_them.wakes |= {start.terms.queue for start in starts if not start.terms.is_delayed}
     here = [start for each in advances for start in each.here]
-    claims = await claimed.start_claimed(tx, here, worker, claim_id) if here else []
+    claims = await eager_children.start_claimed(tx, here, worker, claim_id) if here else []
     if len(claims) < len(here):
         all_of_them.wakes |= {start.terms.queue for start in here}
     # After the starts: one may have been given up in the turn that started it.

@@ -27,9 +27,9 @@ from typing import Any, Never
 
 import msgspec
 
-from stepwell.capture import capturing
 from stepwell.codec import Signature
-from stepwell.context import carry_on
+from stepwell.context.current import carry_on
+from stepwell.context.log_capture import capturing
 from stepwell.executors.base import (
     MESSAGE_LIMIT,
     Body,

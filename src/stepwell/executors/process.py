@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import msgspec
 
-from stepwell.context import Inside, Running, carried, measured, running
+from stepwell.context.current import Inside, Running, carried, measured, running
 from stepwell.executors.base import Body, BodyExited, ProcessDied, RemoteError, nobody
 from stepwell.executors.frames import (
     LENGTHS,

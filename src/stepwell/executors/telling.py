@@ -19,7 +19,7 @@ from uuid import UUID
 
 import msgspec
 
-from stepwell.context import Running, noted
+from stepwell.context.current import Running, noted
 from stepwell.executors.frames import Alive, Ask, Ended, FromChild, Line, Reply, Step, pack
 from stepwell.model.errors import ClaimLost, NewerCheckpoint, StepwellError, Unavailable
 from stepwell.model.notes import Saved

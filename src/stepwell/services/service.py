@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 
-from stepwell.beside import within
+from stepwell.concurrency.background import within
 from stepwell.model.errors import Unavailable
 from stepwell.model.ids import WorkerId
 from stepwell.services.leader import Leadership

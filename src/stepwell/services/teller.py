@@ -6,7 +6,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from stepwell.dispatch.base import Dispatch, tell_all
-from stepwell.engine import untold
+from stepwell.engine import undelivered_ends
 from stepwell.model.turn import Consequences
 from stepwell.services.service import Service
 from stepwell.store.pool import Database
@@ -26,19 +26,19 @@ class Teller(Service):
         self._database = database
         self._dispatch = dispatch
         self._telemetry = telemetry
-        self._after = untold.FIRST
+        self._after = undelivered_ends.FIRST
 
     async def run_once(self) -> float:
-        look = await untold.look(self._database, self._after)
+        look = await undelivered_ends.look(self._database, self._after)
         for run_id in look.untold:
             await self.tell(run_id)
-        self._after = look.last or untold.FIRST
+        self._after = look.last or undelivered_ends.FIRST
         return LOOK if look.last is None else PAUSE
 
     async def tell(self, run_id: UUID) -> None:
         after = Consequences()
         async with self._database.transaction() as tx:
-            told = await untold.tell(tx, run_id, after)
+            told = await undelivered_ends.tell(tx, run_id, after)
         tell_all(self._dispatch, after)
         if told:
             log.warning("workflow %s waited for %d runs that had ended, and was told now", run_id, len(told))

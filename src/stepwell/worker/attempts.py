@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
 from typing import Any, cast
 
-from stepwell.context import Running
+from stepwell.context.current import Running
 from stepwell.executors.base import contained, nobody
 from stepwell.model.outcome import Completed, Outcome, Released, Waiting
 from stepwell.model.run import Claim, Fence
@@ -25,7 +25,7 @@ from stepwell.worker.ledger import Ledger
 from stepwell.worker.notes import Notes
 from stepwell.worker.pace import Pace
 from stepwell.worker.run_task import failed, overdue, run_task, silent, timed_out
-from stepwell.worker.turns import Turns, WorkflowBody
+from stepwell.worker.turns.turns import Turns, WorkflowBody
 
 CLEANUP = 1.0
 """Seconds a cancelled body has to clean up before its attempt is settled without it."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Protocol
 
-from stepwell.context import Running
+from stepwell.context.current import Running
 from stepwell.executors.base import Body, Executor
 from stepwell.model.outcome import Outcome
 from stepwell.model.run import Claim

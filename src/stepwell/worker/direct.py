@@ -9,7 +9,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from stepwell.dispatch.base import WE, WHO, Channel, Dispatch
-from stepwell.engine import checkpoints, ends, held, notes, runs, settle, turns, workers, workflows
+from stepwell.engine import checkpoints, claim_lookup, ends, notes, runs, settle, turns, workers, workflows
 from stepwell.engine.ends import Ending
 from stepwell.engine.settle import Settled
 from stepwell.engine.workers import Identity
@@ -111,7 +111,7 @@ class DirectLink:
                     settled = await settle.apply(tx, planned)
         lost = [claim for claim, _ in settlements if claim.id not in settled.moved]
         if lost and repeated:
-            ours = await held.already_settled(self._database, lost, settled.after)
+            ours = await claim_lookup.already_settled(self._database, lost, settled.after)
             settled.finished += [claim.id for claim in lost if claim.id in ours]
             lost = [claim for claim in lost if claim.id not in ours]
         self._follow([claim for claim, _ in settlements], settled)
@@ -124,7 +124,7 @@ class DirectLink:
         self._announce_slots(claims)
 
     async def blocked(self, claims: Sequence[Claim]) -> set[RunId]:
-        return await held.blocked(self._database, claims)
+        return await claim_lookup.blocked(self._database, claims)
 
     def _announce_slots(self, settled: Sequence[Claim]) -> None:
         """Announce limited queues that may have room again."""
@@ -221,7 +221,7 @@ class DirectLink:
         )  # fmt: skip
 
     async def held(self, claim_ids: Sequence[ClaimId] | None) -> list[Claim]:
-        return await held.held(self._database, self._identity.id, claim_ids)
+        return await claim_lookup.held(self._database, self._identity.id, claim_ids)
 
     @asynccontextmanager
     async def lease(self) -> AsyncIterator[Hold]:

@@ -21,7 +21,7 @@ from stepwell.model.errors import Unavailable
 from stepwell.model.worker import Unrecorded
 from stepwell.telemetry import log
 from stepwell.worker.link import Hold, Link
-from stepwell.worker.pulse import Pulse
+from stepwell.worker.loop_watchdog import Pulse
 from stepwell.worker.vitals import Meter
 
 _SHARE = 4

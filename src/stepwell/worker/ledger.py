@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Collection, Mapping, Sequence
 
 from msgspec import Struct
 
-from stepwell.beside import beside
-from stepwell.group_commit import GROUP, GroupCommit
+from stepwell.concurrency.background import beside
+from stepwell.concurrency.group_commit import GROUP, GroupCommit
 from stepwell.model.errors import ClaimLost, Unavailable
 from stepwell.model.ids import RunId
 from stepwell.model.outcome import Completed, CompletedWithin, Failed, Move, Outcome, Released, Waiting

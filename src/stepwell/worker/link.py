@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
 
+from stepwell.context.transaction import OwnTx
 from stepwell.model.events import Event
 from stepwell.model.ids import ClaimId, RunId
 from stepwell.model.notes import LineNote, Saved, StepNote
@@ -15,7 +16,6 @@ from stepwell.model.outcome import Completed, Move, Outcome
 from stepwell.model.run import Claim, Claimed, ClaimedLimited, Exchanged, Order
 from stepwell.model.turn import Advance, Advanced, News, Written
 from stepwell.model.worker import Vitals
-from stepwell.own_tx import OwnTx
 
 Settlement = tuple[Claim, Outcome]
 Completion = tuple[Claim, Completed]

@@ -14,14 +14,14 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from stepwell.beside import within
-from stepwell.capture import capturing
-from stepwell.context import Running, noted
+from stepwell.concurrency.background import within
+from stepwell.concurrency.retry_unavailable import patiently
+from stepwell.context.current import Running, noted
+from stepwell.context.log_capture import capturing
 from stepwell.model.errors import Unavailable
 from stepwell.model.ids import RunId
 from stepwell.model.notes import LineNote, Saved, Saves, StepNote
 from stepwell.model.run import Claim
-from stepwell.patience import patiently
 from stepwell.telemetry import log
 from stepwell.worker.link import Link
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from stepwell.context import Running, running
+from stepwell.context.current import Running, running
 from stepwell.executors import base
 from stepwell.executors.base import Body, Executor, ProcessDied, leading
 from stepwell.model.errors import NotEncodable

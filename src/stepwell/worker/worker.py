@@ -19,21 +19,21 @@ from collections.abc import Container
 from contextlib import suppress
 from datetime import timedelta
 
-from stepwell.beside import beside, within
+from stepwell.concurrency.background import beside, within
+from stepwell.context.transaction import lend_from_here
 from stepwell.model.errors import Unavailable
 from stepwell.model.outcome import Released
 from stepwell.model.worker import Unrecorded
-from stepwell.own_tx import lend_from_here
 from stepwell.telemetry import Telemetry, log
 from stepwell.worker.attempts import CLEANUP, Attempts
 from stepwell.worker.bodies import Bodies
-from stepwell.worker.lanes import Lanes
+from stepwell.worker.claiming.lanes import Lanes
+from stepwell.worker.claiming.watch import Watch
 from stepwell.worker.lease import Lease
 from stepwell.worker.ledger import Ledger
 from stepwell.worker.link import Link
 from stepwell.worker.notes import Notes
-from stepwell.worker.turns import Turns
-from stepwell.worker.watch import Watch
+from stepwell.worker.turns.turns import Turns
 
 UNBLOCK = 60.0
 """Seconds between looks for workflows that wait for other code."""

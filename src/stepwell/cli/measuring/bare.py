@@ -13,13 +13,13 @@ from datetime import timedelta
 import asyncpg
 import msgspec
 
-from stepwell.beside import within
 from stepwell.cli.measuring.clock import Probe
 from stepwell.cli.measuring.processes import Unmeasured
 from stepwell.cli.measuring.tasks import NOOP, TEXT, TO
+from stepwell.concurrency.background import within
+from stepwell.concurrency.group_commit import FLIGHTS
 from stepwell.engine import runs, workers
 from stepwell.engine.workers import Identity
-from stepwell.group_commit import FLIGHTS
 from stepwell.model.ids import new_claim_id, new_run_id, new_worker_id
 from stepwell.model.start import Start, Terms
 from stepwell.store.pool import Database, Row, Transaction

@@ -19,7 +19,7 @@ from stepwell.cli.measuring.clock import Eye, Probe, percentile, probes, rate, t
 from stepwell.cli.measuring.figures import LIMIT, PERCENTS, Figures
 from stepwell.cli.measuring.ours import ONE, PROBES, TWO, Ours
 from stepwell.cli.measuring.processes import Workers, workers
-from stepwell.group_commit import FLIGHTS
+from stepwell.concurrency.group_commit import FLIGHTS
 from stepwell.store.pool import Database, Transaction, reaching
 
 MINUTE = 60.0

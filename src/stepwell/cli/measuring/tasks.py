@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 
 from stepwell.app import App
-from stepwell.definition import Task
+from stepwell.definitions.definition import Task
 
 NOOP, PROBE = "bench.noop", "bench.probe"
 TO = "someone@example.org"

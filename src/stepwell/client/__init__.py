@@ -1,0 +1,1 @@
+"""The verbs from outside of a run, and what they share."""

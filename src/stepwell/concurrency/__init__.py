@@ -1,0 +1,1 @@
+"""Tools for asyncio: parts in the background, group commits, outages, the collector."""

@@ -1,0 +1,1 @@
+"""What the decorators register, and the handles that definitions give out."""

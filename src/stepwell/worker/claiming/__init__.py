@@ -1,0 +1,1 @@
+"""Claims: where to look for work next, and how it comes in."""

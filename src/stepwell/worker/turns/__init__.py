@@ -1,0 +1,1 @@
+"""Turns of workflows: code, what it writes, and its steps."""

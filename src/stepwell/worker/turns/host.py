@@ -1,0 +1,99 @@
+"""The protocols between a turn, the worker it runs on, and the lanes of that worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+from uuid import UUID
+
+from stepwell.context.current import Running
+from stepwell.model.events import Event
+from stepwell.model.ids import ClaimId, RunId
+from stepwell.model.outcome import Outcome
+from stepwell.model.run import Claim
+from stepwell.model.start import Start
+from stepwell.model.turn import Advance, Advanced, News, Written
+from stepwell.worker.turns.run_step import Steps
+
+Wrote = tuple[Advanced, Set[RunId]]
+"""The answer to a write: where it left the run, and the runs that were to run here and do not."""
+
+
+class Waiter(Protocol):
+    """A turn that is offered the ends of its children."""
+
+    def takes(self, claim: Claim, outcome: Outcome) -> bool:
+        """Whether the end of a run of its own is written with what follows from it here."""
+        ...
+
+
+class Host(Protocol):
+    """The worker, as its turns see it."""
+
+    steps: Steps
+
+    def ask_news(self, claim: Claim, told: Callable[[News | BaseException], None]) -> None: ...
+
+    def write(self, advance: Advance, told: Callable[[Wrote | BaseException], None]) -> None:
+        """Write, and tell where that left the run, and what was to run here and does not; ClaimLost if it was
+        refused."""
+        ...
+
+    def can_run(self, starts: Sequence[Start], *, slots: int) -> Sequence[Start]:
+        """Select the runs that this worker could run at once, with so many slots beside those that are free."""
+        ...
+
+    def may_claim(self, starts: Sequence[Start]) -> Sequence[Start]:
+        """Select the runs that this worker may claim before long, so that it is worth staying for them."""
+        ...
+
+    def expect(self, ids: Collection[RunId], turn: Waiter) -> None:
+        """The ends of these runs of its own are offered to this turn, if they run here."""
+        ...
+
+    def expect_no_more(self, ids: Collection[RunId], turn: Waiter) -> None: ...
+
+    def rest(self, attempt: Running, rests: bool) -> None:
+        """Whether it needs its slot: one that only waits for runs of its own does not."""
+        ...
+
+    def settle(self, claim: Claim, outcome: Outcome) -> None: ...
+
+
+class Claiming(Protocol):
+    """The lanes, as turns see them: a turn claims what it starts."""
+
+    def room_for(self, names: Collection[str]) -> int:
+        """Count slots that are free and not promised, and those that runs of these names would soon have."""
+        ...
+
+    @property
+    def resting(self) -> int:
+        """Turns that need no slot, since they only wait for their children."""
+        ...
+
+    def rest(self, claim: Claim, rests: bool) -> None: ...
+
+    def asking(self, claim_id: ClaimId | None, limit: int) -> AbstractAsyncContextManager[None]:
+        """Expect a claim that is on its way, and keep room for it."""
+        ...
+
+    def begin(self, claims: Sequence[Claim]) -> None: ...
+
+
+class TurnLink(Protocol):
+    """The verbs of a link that turns need."""
+
+    @property
+    def queues(self) -> Collection[str] | None: ...
+
+    async def news(self, claims: Sequence[Claim]) -> dict[UUID, News]: ...
+
+    async def history(self, run_id: UUID, *, after: int) -> list[Event]: ...
+
+    async def record(self, advances: Sequence[Advance]) -> Mapping[UUID, Advanced]:
+        """Record the events of turns that do nothing else. An id that is missing from the answer has lost its claim."""
+        ...
+
+    async def advance(self, advances: Sequence[Advance], claim_id: ClaimId) -> Written: ...

@@ -99,7 +99,7 @@ app = App()
 @pytest.mark.parametrize(
     ("module", "owner", "part"),
     [
-        ("worker.watch", "Watch", "run"),
+        ("worker.claiming.watch", "Watch", "run"),
         ("worker.ledger", "Ledger", "run"),
         ("worker.lease", "Lease", "_keep"),
         ("services.leader", "Leadership", "run"),

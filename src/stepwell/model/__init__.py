@@ -1,1 +1,1 @@
-"""The words: values that every other part speaks in. Standard library only."""
+"""Value types shared by every other part. They import only the standard library and msgspec."""

@@ -1,4 +1,4 @@
-"""What a workflow asks for. A command is issued by code, recorded as an event, and carried out with it."""
+"""Commands of a workflow. Its code issues a command; the turn records it as an event and carries it out with it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stepwell.model.start import Start
 
 
 class Command(Struct, eq=False):
-    """Something to be recorded when it is issued. Its fields are those of its event."""
+    """A request of the workflow's code, recorded when it is issued. Its fields are those of its event."""
 
     type: EventType
     number: int | None = None
@@ -26,46 +26,46 @@ class Command(Struct, eq=False):
     error: Error | None = None
     when: datetime | None = None
     start: Start | None = None
-    """The run that it starts."""
+    """The run that the command starts."""
     line: object = ""
-    """Where in the code it was issued: a text, or the task that stands there, for whoever has to look."""
+    """The place in the code that issued the command, for diagnosis: a text, or the asyncio task that was running."""
     dropped: bool = False
-    """It was taken back before anyone heard of it: nothing happened."""
+    """True if the command was withdrawn before it was written: it has no effect."""
     rollback: bool | None = None
-    """A compensation asked for it."""
+    """True if a compensation issued the command."""
 
     def __str__(self) -> str:
         return described(self.type, self.name, self.takes)
 
 
 class StepCall(Struct, eq=False):
-    """A step to be run here. Only its end is recorded."""
+    """A step to run in this worker. Only its end is recorded."""
 
     number: int
     name: str
     step: Any
-    """Its definition."""
+    """The step's definition."""
     input: bytes
     line: object = ""
     dropped: bool = False
     rollback: bool | None = None
-    """A compensation asked for it."""
+    """True if a compensation called the step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How the code ended: the last event of its history."""
+    """The end of the workflow's code: the last event of its history."""
 
     type: EventType
     value: bytes | None = None
     error: Error | None = None
     signals: tuple[tuple[str, bytes], ...] | None = None
     state: str | None = None
-    """Of WorkflowFailed: ROLLED_BACK if all that it had to undo was undone."""
+    """ROLLED_BACK on WorkflowFailed if every compensation succeeded."""
 
     @property
     def cancels(self) -> bool:
-        """Whether what it started ends with it."""
+        """True if the runs that the workflow started are cancelled with it."""
         return self.type is EventType.WORKFLOW_CANCELLED
 
 
@@ -73,7 +73,7 @@ ROLLED_BACK = "rolled_back"
 
 
 def described(type: str, name: str | None, takes: tuple[str, ...] | None = None) -> str:
-    """A command or event for people: `TaskScheduled shop.charge(order)`."""
+    """Render a command or event for people: `TaskScheduled shop.charge(order)`."""
     if name is None:
         return str(type)
     return f"{type} {name}" if takes is None else f"{type} {name}({', '.join(takes)})"

@@ -1,4 +1,4 @@
-"""Durations as people write them: seconds, timedelta, or text such as "30s", "5m", "1h30m"."""
+"""Durations as users write them: seconds, a timedelta, or text such as "30s", "5m", "1h30m"."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LONGEST = timedelta(days=36_500)
 
 
 def duration(value: Duration, *, setting: str) -> timedelta:
-    """The timedelta that `value` means; InvalidSetting names `setting` otherwise."""
+    """Return the timedelta that `value` means. Otherwise raise InvalidSetting, which names `setting`."""
     seconds = _seconds(value)
     if seconds is None or not 0 <= seconds <= _LONGEST.total_seconds():
         raise InvalidSetting(

@@ -1,18 +1,18 @@
-"""Every error a user can meet.
+"""Every public error.
 
 StepwellError
-├── UsageError        the caller's code is wrong; raised at the call, nothing was written
+├── UsageError        the caller's code is wrong; raised at the call, before any write
 │   ├── WrongUse   DuplicateName   UnknownName   NotEncodable   NotDecodable   InvalidSetting   KeyConflict
 │   ├── NotDurable
-├── StateError        the row is not where the caller believed
+├── StateError        the run is not in the state that the caller expected
 │   ├── NotFound   AlreadyFinished   NotFinished   ClaimLost   NewerCheckpoint
-├── RunUnsuccessful   what run.result() raises
+├── RunUnsuccessful   raised by run.result()
 │   ├── RunFailed   StepFailed   RunCancelled   RunExpired
-├── UpdateRejected    what run.update() raises
+├── UpdateRejected    raised by run.update()
 │   ├── UpdateFailed
 ├── Nondeterminism    a workflow's code does not fit its history
-├── SchemaError       the database's schema and this code do not fit
-└── Unavailable       the database is away; safe to try again
+├── SchemaError       the database's schema does not fit this code
+└── Unavailable       the database cannot be reached; safe to try again
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class StepwellError(Exception):
     """Something in Stepwell went wrong."""
 
     def __str__(self) -> str:
-        """The first paragraph of the docstring, with the fields filled in."""
+        """Return the first paragraph of the docstring, with the fields filled in."""
         message = " ".join((type(self).__doc__ or type(self).__name__).split("\n\n")[0].split())
         return message.format(**self.facts())
 
@@ -47,11 +47,11 @@ def _rebuild(cls: type[StepwellError], facts: dict[str, Any]) -> StepwellError:
 
 
 class UsageError(StepwellError):
-    """The call is wrong: mend the code."""
+    """The call is wrong: fix the code."""
 
 
 class StateError(StepwellError):
-    """The run is not where the caller believed."""
+    """The run is not in the state that the caller expected."""
 
 
 class RunUnsuccessful(StepwellError):
@@ -142,7 +142,7 @@ class NotFinished(StateError):
 
 @dataclass(eq=False)
 class NotDurable(UsageError):
-    """A workflow cannot use {what}: told again after a crash, it would not come out the same ({line}). {remedy}"""
+    """A workflow cannot use {what}: its replay after a crash would give another result ({line}). {remedy}"""
 
     what: str
     line: str
@@ -151,9 +151,9 @@ class NotDurable(UsageError):
 
 @dataclass(eq=False)
 class Nondeterminism(StepwellError):
-    """The code of {name} does not fit the history of run {run_id}: where that has {recorded} (event {idx}), the code
-    does {new} ({line}). The run waits, unharmed, for code that fits: bring the old code back, or guard the new with
-    workflow.patched("…")."""
+    """The code of {name} does not fit the history of run {run_id}: event {idx} of the history is {recorded}, but the
+    code does {new} ({line}). The run did not fail: it waits for code that fits. Bring the old code back, or guard the
+    new code with workflow.patched("…")."""
 
     run_id: UUID
     name: str
@@ -165,7 +165,7 @@ class Nondeterminism(StepwellError):
 
 @dataclass(eq=False)
 class ClaimLost(StateError):
-    """Attempt {attempt} of run {run_id} lost its claim: drop the work, do not repeat the write."""
+    """Attempt {attempt} of run {run_id} lost its claim: drop the work, and do not repeat the write."""
 
     run_id: UUID
     attempt: int
@@ -173,8 +173,8 @@ class ClaimLost(StateError):
 
 @dataclass(eq=False)
 class NewerCheckpoint(StateError):
-    """The checkpoint of run {run_id} was saved with schema {saved}, and this code knows {known}: it is left as it
-    is, for a worker with the newer code."""
+    """The checkpoint of run {run_id} was saved with schema {saved}, but this code knows only schema {known}. The
+    checkpoint stays unchanged, for a worker with the newer code."""
 
     run_id: UUID
     saved: int
@@ -241,13 +241,13 @@ class SchemaError(StepwellError):
 
 @dataclass(eq=False)
 class Unavailable(StepwellError):
-    """The database cannot be reached ({reason}). What was asked may have happened all the same: a start is safe
-    to repeat if it has a key."""
+    """The database cannot be reached ({reason}). The request may have taken effect all the same: a start is safe to
+    repeat if it has a key."""
 
     reason: str
 
 
 for _error in [each for each in globals().values() if isinstance(each, type) and issubclass(each, StepwellError)]:
-    # Stored errors and retry policies name the types as users import them.
+    # Stored errors and retry policies name an error type by the module from which users import it.
     _error.__module__ = "stepwell"
 del _error

@@ -1,11 +1,11 @@
-"""A history: what happened to a workflow, in order, and the commands by which it went on.
+"""The history of a workflow: its events in order, and the commands that its code issued.
 
-Every event is one of two kinds. *Arrivals* come from outside and are delivered to the code: a task completed, a
-timer fired, a signal came. *Commands* are what the code then asked for, and stand right behind the arrival that
-made it ask. So a history can be told again: deliver an arrival, let the code run until it waits, and the commands
-it issues must be those that follow.
+Every event is one of two kinds. An *arrival* comes from outside and is delivered to the code: a task completed, a
+timer fired, a signal came. A *command* is what the code then asked for; it is recorded right after the arrival that
+caused it. This makes a history replayable: deliver an arrival, run the code until it waits, and the commands that it
+issues must equal those that follow in the history.
 
-Details may gain fields; none is ever lost or renamed, for histories outlive the code that wrote them.
+Details may gain fields. No field is ever removed or renamed, because histories outlive the code that wrote them.
 """
 
 from __future__ import annotations
@@ -56,65 +56,69 @@ COMMANDS = frozenset({
     EventType.TIMER_SCHEDULED, EventType.STATE_PUBLISHED, EventType.VERSION_MARKED, EventType.UPDATE_COMPLETED,
     EventType.UPDATE_FAILED, EventType.UPDATE_REJECTED,
 })  # fmt: skip
-"""What the code asked for."""
+"""Types of events that record a command of the code."""
 
 ENDS = frozenset({
     EventType.WORKFLOW_COMPLETED, EventType.WORKFLOW_FAILED, EventType.WORKFLOW_CANCELLED,
     EventType.WORKFLOW_TIMED_OUT, EventType.CONTINUED_AS_NEW,
 })  # fmt: skip
-"""Behind them nothing is delivered to this code any more."""
+"""Types of events that end the code: nothing is delivered to it after them."""
 
 
 class Event(Struct, eq=False):
-    """One fact. Which details it has is its type's affair; not frozen, since a busy workflow makes many."""
+    """A fact of a history. Its type decides which details it has.
+
+    Not frozen, because a busy workflow creates many.
+    """
 
     idx: int
     type: EventType
     at: datetime
     command: int | None = None
-    """The number of the command that it records, or answers."""
+    """The number of the command that the event records or answers."""
     name: str | None = None
-    """Of a task, child, step, signal, update or patch; of a timer, the signal whose wait it ends."""
+    """The name of a task, child, step, signal, update or patch; for a timer, the signal whose wait it ends."""
     run_id: UUID | None = None
-    """Of a task or child; of an update, its own id."""
+    """The id of a task or child; for an update, the update's own id."""
     takes: tuple[str, ...] | None = None
-    """The parameters that a task or child was given."""
+    """The names of the parameters that a task or child was given."""
     value: bytes | None = None
     """A result, a signal's value, a published state, the next input: JSON."""
     error: Error | None = None
     state: str | None = None
-    """Of TaskFailed and ChildFailed: how it finished, if not failed. Cancelled, expired or skipped. Of WorkflowFailed:
-    whether it was rolled back."""
+    """The final state in TaskFailed and ChildFailed, if it is not failed: cancelled, expired or skipped. In
+    WorkflowFailed, ROLLED_BACK if the workflow was rolled back."""
     attempt: int | None = None
-    """Of a task or child, the last."""
+    """The last attempt of a task or child."""
     when: datetime | None = None
-    """When a timer fires; of WorkflowStarted, when it must have ended, if it has a timeout."""
+    """The time at which a timer fires; for WorkflowStarted, the deadline, if the workflow has a timeout."""
     signals: tuple[tuple[str, bytes], ...] | None = None
-    """Of ContinuedAsNew: signals that came and were not yet waited for, in their order."""
+    """Signals that arrived and were not yet taken, in order of arrival; only in ContinuedAsNew."""
     version: str | None = None
-    """Of WorkflowStarted and ContinuedAsNew: the code that began."""
+    """The version of the code that began; only in WorkflowStarted and ContinuedAsNew."""
     id: UUID | None = None
-    """Of what was sent from outside: who sends it again sends nothing new."""
+    """The id of something sent from outside: sending the same id again has no effect."""
     more: bool | None = None
-    """Of a command: it was written before the code had issued all that it asked for upon the same arrival."""
+    """True if a command was written before the code had issued all commands that the same arrival caused."""
     together: bool | None = None
-    """Of TimerFired and SignalTimedOut: the next event is of the same moment, and the code runs upon both."""
+    """True in TimerFired and SignalTimedOut if the next event fired at the same moment: the code runs only after both
+    are delivered."""
     rollback: bool | None = None
-    """Of a command, and the end of a step: a compensation of `workflow.on_rollback` asked for it."""
+    """True if a compensation of `workflow.on_rollback` issued the command or step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Something that was sent to a workflow from outside."""
+    """A message that was sent to a workflow from outside."""
 
     id: UUID
     workflow: str | None
-    """The name of the workflow; None if its answer was lost at the first try."""
+    """The name of the workflow; None if the answer to the first try was lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryEvent:
-    """One event of a history, as people see it."""
+    """An event of a history, as users see it."""
 
     idx: int
     type: str

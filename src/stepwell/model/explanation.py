@@ -1,7 +1,7 @@
-"""Why a run is where it is: facts in, causes out.
+"""Explain why a run is in its state: facts in, causes out.
 
-Nothing here asks anything. What is known of a run and of what stands around it is gathered at one moment, by the
-database's clock, and the moment is one of the facts.
+Nothing here queries the database. The caller gathers the facts about a run and its surroundings at one moment, by the
+database's clock; that moment is one of the facts.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from stepwell.model.workflow_causes import paused, pinned, turn, waits
 __all__ = ["Cause", "Ended", "Explanation", "QueueFacts", "RunFacts", "Surroundings", "Taken", "Why", "explain"]
 
 REAPED_WITHIN = LOOKED_WITHIN = timedelta(seconds=5)
-"""How often the reaper looks, and a worker that heard nothing."""
+"""The interval at which the reaper polls, and a worker that was not notified."""
 
 
 def explain(run: RunFacts, around: Surroundings) -> Explanation:
-    """Every cause that holds, the most telling first."""
+    """Return every cause that applies, the most important first."""
     match run.state:
         case State.RUNNING:
             causes = [_running(run, around), *_limits_of_time(run, around)]
@@ -54,7 +54,7 @@ def _pending(run: RunFacts, around: Surroundings) -> Iterator[Cause]:
         yield _in_line(run, around)
     elif not blocked:
         within = f"within {LOOKED_WITHIN.total_seconds():.0f} s"
-        text = f"nothing stands in its way: it is claimed at the next look of {_names(able)}, {within}"
+        text = f"nothing blocks it: it is claimed at the next poll of {_names(able)}, {within}"
         yield Cause(Why.NEXT, text, {"workers": [each.id for each in able]})
 
 
@@ -63,7 +63,7 @@ def _able(run: RunFacts, around: Surroundings) -> list[WorkerInfo]:
 
 
 def _nobody(run: RunFacts, around: Surroundings) -> Iterator[Cause]:
-    """Why nobody would claim it, however much room there is."""
+    """Yield the reasons why no worker would claim the run, even with free slots."""
     queue = around.queue
     if queue.paused_at is not None:
         by = f" by {queue.paused_by}" if queue.paused_by else ""
@@ -107,7 +107,7 @@ def _alone(run: RunFacts, around: Surroundings) -> Iterator[Cause]:
     beside = [around.lone[each.id] for each in able if each.id in around.lone]
     if run.alone and able and len(beside) == len(able):
         text = (
-            "it has lost its worker before, and one more loss would be its last, so it runs beside no other such "
+            "it has lost its worker before, and one more loss would fail it, so it runs beside no other such "
             f"run; every worker that could take it runs one: {among(beside)}"
         )
         yield Cause(Why.MUST_BE_ALONE, text, {"runs": beside, "workers": [each.id for each in able]})
@@ -231,7 +231,7 @@ def _finished(run: RunFacts, around: Surroundings) -> Cause:
 
 
 def _try(run: RunFacts) -> str:
-    """The attempt by its number; that of a workflow is a turn."""
+    """Name the attempt by its number; the attempt of a workflow is a turn."""
     return f"{'turn' if run.kind == 'workflow' else 'attempt'} {run.attempt}"
 
 

@@ -1,4 +1,4 @@
-"""What an explanation is made of: the facts about a run and what stands around it, and the causes they come to."""
+"""The parts of an explanation: facts about a run and its surroundings, and the causes that follow from them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stepwell.model.worker import WorkerInfo
 
 
 class Why(StrEnum):
-    """What a cause is, for programs: a closed set, so that nobody parses texts."""
+    """The code of a cause: a closed set, so that programs need not parse texts."""
 
     FINISHED = "finished"
     RUNNING = "running"
@@ -47,7 +47,7 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One reason: what it is for programs, what it means for people, and the facts it rests on."""
+    """A reason: its code for programs, its text for people, and the facts behind it."""
 
     code: Why
     text: str
@@ -56,7 +56,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a run is where it is. The first reason is the one to mend first."""
+    """The reasons why a run is in its state. The first one is the one to fix first."""
 
     run_id: UUID
     name: str
@@ -64,12 +64,14 @@ class Explanation:
     state: State
     limit_key: str | None
     deadline_at: datetime | None
-    """As long as it is not finished."""
+    """The deadline of a run that is not finished."""
     causes: list[Cause]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
+    """Facts about the run itself."""
+
     id: UUID
     name: str
     queue: str
@@ -86,19 +88,19 @@ class RunFacts:
     started_at: datetime | None = None
     finished_at: datetime | None = None
     error: str | None = None
-    """Of a run that failed: type and message."""
+    """Type and message of the error of a failed run."""
     worker: UUID | None = None
     kind: str = "task"
     pin: str | None = None
-    """The version of its code that alone may run it."""
+    """The only version of its code that may run it."""
     signals: Sequence[str] = ()
-    """Those that a workflow waits for."""
+    """Names of the signals that a workflow waits for."""
     awaits: Sequence[str] = ()
-    """The names of the runs that it waits for."""
+    """Names of the runs that a workflow waits for."""
     untaken: Mapping[str, int] = field(default_factory=dict)
-    """Signals that arrived for a workflow and that its code has not taken: how many of each name."""
+    """The number of signals, by name, that arrived for a workflow and that its code has not taken."""
     blocked: Mapping[str, Any] | None = None
-    """How the code of a workflow does not fit its history."""
+    """The mismatch between a workflow's code and its history."""
     paused_at: datetime | None = None
     paused_by: str | None = None
     pausing: bool = False
@@ -106,7 +108,7 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """A run that a workflow waits for."""
+    """A live run that a workflow waits for."""
 
     id: UUID
     name: str
@@ -115,7 +117,7 @@ class Awaited:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How the last attempt ended, of a run that has not finished."""
+    """The end of the last attempt of an unfinished run."""
 
     attempt: int
     outcome: str
@@ -125,7 +127,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Places of a limit, and some of the runs that hold them."""
+    """The use of a concurrency limit, and some of the runs that count against it."""
 
     limit: int | None = None
     held: int = 0
@@ -138,41 +140,43 @@ class Taken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueFacts:
+    """Facts about the queue of the run."""
+
     paused_at: datetime | None = None
     paused_by: str | None = None
     places: Taken = Taken()
     key_places: Taken = Taken()
     rate: Rate | None = None
     spent_until: datetime | None = None
-    """If the rate is spent."""
+    """The time until which the rate limit is used up; None if it is not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """Everything but the run itself, at the moment `now`."""
+    """Facts about everything but the run itself, at the moment `now`."""
 
     now: datetime
     queue: QueueFacts = field(default_factory=QueueFacts)
     workers: Sequence[WorkerInfo] = ()
-    """The live ones."""
+    """The live workers."""
     lone: Mapping[UUID, UUID] = field(default_factory=dict)
-    """Of the workers that run a run that must be alone: which one."""
+    """The run that must be alone, by the worker that runs it."""
     ahead: int = 0
     most_ahead: int = 10_000
-    """How far was counted."""
+    """The number at which counting `ahead` stopped."""
     ended: Ended | None = None
     holder: WorkerInfo | None = None
-    """Who has claimed it, if there is such a worker."""
+    """The worker that has claimed the run, if it has a row."""
     services: frozenset[str] = frozenset()
-    """Those that a worker leads now."""
+    """Names of the services that have a leader now."""
     calm_until: datetime | None = None
-    """Nobody is reaped before: the server has just come up."""
+    """The time before which no claim is reaped, because the server has just started."""
     progress: Progress | None = None
-    """What its body said last."""
+    """The last progress that the run's body reported."""
     awaited: Sequence[Awaited] = ()
     """Some of the runs that a workflow waits for."""
     awaited_in_all: int = 0
     untold: Sequence[UUID] = ()
-    """Those that it waits for though they are not live: nobody has told it so."""
+    """Runs that the workflow waits for although they are not live: it was not notified of their end."""
     quiet_since: datetime | None = None
-    """When a workflow last went on."""
+    """The time of a waiting workflow's last event."""

@@ -1,7 +1,7 @@
-"""Where a history may be cut, and what was under way there.
+"""Cut a history for a fork, and find what was in progress at the cut.
 
-A history can be told again only in whole parts: an arrival, or timers that fired together, and every command that the
-code then issued. So a cut inside such a part is moved to before it.
+A history can be replayed only in whole parts. A part is one arrival, or timers that fired together, and every command
+that the code then issued. A cut inside a part is therefore moved to before the part.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ class Cut:
     """The first part of a history."""
 
     last: int
-    """Its last event; 0 if it has none."""
+    """The index of the last event; 0 if there is none."""
     begun: Event | None
-    """The event with which the code began, or began anew."""
+    """The event with which the code began, or continued as new."""
     runs: list[Event]
-    """Tasks and children that had not ended, by the commands that started them."""
+    """Commands that started a task or child which had not ended."""
     timers: list[Event]
     """Timers that had not fired."""
     published: Event | None
-    """What had last been shown."""
+    """The last published state."""
 
 
 def cut(events: Sequence[Event], at: int) -> Cut:
-    """A history up to this event, or to the end of the last whole part before it. InvalidSetting if that cannot be."""
+    """Cut a history after event `at`, or after the last whole part before it. Raise InvalidSetting if `at` is wrong."""
     if isinstance(at, bool) or not isinstance(at, int) or not 0 <= at <= len(events):
         raise InvalidSetting("at", at, f"the history has the events 1 to {len(events)}; 0 is before all of them")
     if at and events[at - 1].type in ENDS and events[at - 1].type is not EventType.CONTINUED_AS_NEW:
-        raise InvalidSetting("at", at, f"this event is its end, {events[at - 1].type}: what goes on ends before it")
+        raise InvalidSetting("at", at, f"this event is its end, {events[at - 1].type}: a fork must cut before it")
     last = at
     while 0 < last < len(events) and (events[last].type in COMMANDS or events[last - 1].together):
         last -= 1
@@ -50,8 +50,12 @@ def cut(events: Sequence[Event], at: int) -> Cut:
 
 
 def last_good(events: Sequence[Event]) -> int:
-    """The event from which a failed workflow may go on: before the bad news upon which it failed, or, if it failed
-    upon something else, before its end. One that was rolled back begins anew: what it had done is undone."""
+    """Return the event from which a failed workflow can go on.
+
+    This is the event before the failure of a task, child or step, or before the signal timeout, that made it fail. If
+    something else made it fail, it is the event before its end. A workflow that was rolled back begins anew, because
+    everything it had done is undone.
+    """
     end = len(events)
     if end and events[-1].type in ENDS:
         end -= 1

@@ -1,4 +1,4 @@
-"""What hooks are told: one value for each thing that happened to a run or a worker."""
+"""Events that hooks receive: one value for each thing that happened to a run or a worker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EVENTS: tuple[str, ...] = (*RUN_EVENTS, *WORKER_EVENTS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEvent:
-    """What became of an attempt, or of a run. Told after the tables have it."""
+    """The end of an attempt or of a run. It is sent after the commit."""
 
     type: RunEventName
     run_id: UUID
@@ -30,28 +30,28 @@ class RunEvent:
     kind: Kind
     queue: str
     attempt: int
-    """How often the run was claimed, this attempt included."""
+    """The number of times the run was claimed, this attempt included."""
     failures: int
-    """How many attempts have failed, this one included."""
+    """The number of failed attempts, this one included."""
     max_attempts: int | None = None
-    """How many failures the retry policy allows; only where an attempt failed."""
+    """The number of attempts that the retry policy allows; only where an attempt failed."""
     error: Error | None = None
-    """Of run.failed, run.retrying and workflow.blocked."""
+    """The error, for run.failed, run.retrying and workflow.blocked."""
     next_at: datetime | None = None
-    """When the next attempt is due, of run.retrying and run.snoozed. By this machine's clock."""
+    """The time of the next attempt, for run.retrying and run.snoozed, by this machine's clock."""
     duration: float | None = None
-    """Seconds that a task's attempt took, its commit included; None if it ran elsewhere, or for a workflow."""
+    """Seconds that a task's attempt took, its commit included; None if it ran elsewhere, and for a workflow."""
     worker: UUID | None = None
-    """The worker whose attempt it was; None if the run ended without one."""
+    """The worker of the attempt; None if the run ended without one."""
     key: str | None = None
     tags: dict[str, Any] = field(default_factory=dict)
     at: datetime
-    """When the event was made, by this machine's clock."""
+    """The time at which the event was created, by this machine's clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerEvent:
-    """What became of a worker."""
+    """A change in the life of a worker."""
 
     type: WorkerEventName
     worker: UUID
@@ -59,10 +59,10 @@ class WorkerEvent:
     host: str
     pid: int
     queues: tuple[str, ...] | None
-    """Those that it serves; None: all of them."""
+    """The queues that the worker serves; None: all of them."""
     slots: int
     at: datetime
-    """When the event was made, by this machine's clock."""
+    """The time at which the event was created, by this machine's clock."""
 
 
 Event = RunEvent | WorkerEvent

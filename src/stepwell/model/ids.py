@@ -1,7 +1,7 @@
-"""Ids are made by the caller, so that a run is known before the round trip and a start can be repeated.
+"""Ids, made by the caller, so that a run's id is known before the round trip and a start can be repeated.
 
-A run's id is a UUIDv7: its first 48 bits are the time, so ids sort by creation and partition by day.
-A claim's id is random: it is a capability, and must not be guessable from anything.
+A run's id is a UUIDv7. Its first 48 bits are the time, so ids sort by creation and partition by day.
+A claim's id is random. It is a capability, so nothing may make it guessable.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _AT_ONCE = 512
 _lock = threading.Lock()
 _ms = 0
 _prefix = 0
-"""All of the last id but its 48 bits of noise: the time, the version, the variant, and a counter around them."""
+"""The last id without its 48 random bits: the time, the version, the variant, and a counter around them."""
 _steps = 0
-"""How often the prefix can count up before it would change the variant."""
+"""The number of increments left before the prefix would overflow into the variant."""
 _noise: Iterator[int] = iter(())
 
 
 def new_run_id() -> RunId:
-    """UUIDv7, strictly increasing within the process: a 26-bit counter follows the milliseconds."""
+    """Return a UUIDv7, strictly increasing within the process: a 26-bit counter follows the milliseconds."""
     global _prefix, _steps
     with _lock:
         noise = next(_noise, None) or _more_noise()
@@ -51,19 +51,22 @@ def new_run_id() -> RunId:
 
 
 def new_run_ids() -> Iterator[RunId]:
-    """One after the other for many runs. They are made some hundred at a time, at a third of what one alone costs:
-    between two of them there may be another's that is higher than both."""
+    """Yield ids for many runs.
+
+    The ids are made in batches of some hundred, each at a third of the cost of a single one. Another caller may
+    therefore get a higher id between two of these.
+    """
     while True:
         yield from map(uuid_of, _values(_AT_ONCE))
 
 
 def made_at(run_id: UUID) -> datetime:
-    """When an id was made, by the clock of who made it."""
+    """Return the time at which an id was made, by the clock of the process that made it."""
     return datetime.fromtimestamp((run_id.int >> 80) / 1000, UTC)
 
 
 def uuid_of(value: int) -> RunId:
-    """What UUID(int=value) does, without its checks of what else might have been given."""
+    """Do what UUID(int=value) does, without its checks of the arguments."""
     made = _blank(UUID)
     _set_int(made, value)
     _set_safe(made, _UNKNOWN)
@@ -71,7 +74,7 @@ def uuid_of(value: int) -> RunId:
 
 
 def _values(count: int) -> list[int]:
-    """What so many calls of new_run_id would make."""
+    """Return what `count` calls of new_run_id would return."""
     global _prefix, _steps
     noises = struct.unpack(f"!{count}Q", os.urandom(8 * count))
     made: list[int] = []
@@ -92,7 +95,7 @@ def _values(count: int) -> list[int]:
 
 
 def _turn(ms: int, noise: int) -> None:
-    """A new millisecond; or more ids in one than the lower 14 bits of the counter can count."""
+    """Begin a new millisecond, or carry into the counter's upper bits when its lower 14 bits are used up."""
     global _ms, _prefix, _steps
     if ms > _ms:
         _ms, counter = ms, noise >> 48 << 9  # starts in the lower half: room to count up
@@ -106,14 +109,14 @@ def _turn(ms: int, noise: int) -> None:
 
 
 def _more_noise() -> int:
-    """64 random bits. The kernel is asked for many at once: its answer costs more than all the rest."""
+    """Return 64 random bits. Read many at once from the kernel: that call costs more than all the rest."""
     global _noise
     _noise = iter(struct.unpack(f"!{_AT_ONCE}Q", os.urandom(8 * _AT_ONCE)))
     return next(_noise)
 
 
 def _forget_noise() -> None:
-    """A forked child would make its parent's ids."""
+    """Drop the random bits read before a fork: otherwise the child would make the same ids as its parent."""
     global _noise
     _noise = iter(())
 

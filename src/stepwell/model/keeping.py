@@ -1,4 +1,4 @@
-"""How long finished runs are kept, where it is not as long as the rest."""
+"""Retention of finished runs that differs from the default."""
 
 from __future__ import annotations
 
@@ -11,4 +11,4 @@ Keeping = Literal["none", "forever"]
 
 def checked_keep(keep: Any) -> None:
     if keep not in (None, "none", "forever"):
-        raise InvalidSetting("keep", keep, "'none', 'forever', or None for as long as the rest")
+        raise InvalidSetting("keep", keep, "'none', 'forever', or None for the default retention")

@@ -1,4 +1,4 @@
-"""What a body says on its way: how far it is, lines of its log, its checkpoint; and what running it took."""
+"""Notes of a running body: progress, log lines and checkpoints; and the resources that it used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stepwell.model.ids import RunId
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far one step of a run is, as its body last said."""
+    """The progress of one step of a run, as its body last reported it."""
 
     step: str
     done: float
@@ -23,7 +23,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """What a body wrote to a logger."""
+    """A line that a body wrote to a logger."""
 
     attempt: int
     at: datetime
@@ -34,9 +34,9 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What an attempt in a process of its own took: CPU seconds, and bytes of memory at its peak.
+    """Resources of an attempt in a process of its own: CPU seconds, and the peak of its memory in bytes.
 
-    A process that died could not say: then there is only the signal, or the exit code, by which it did.
+    A process that died could not report them. Then only its signal or exit code is known.
     """
 
     cpu: float | None = None
@@ -56,7 +56,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class StepNote:
-    """Progress on its way to the table. `at` is monotonic: the table reckons by its own clock."""
+    """Progress on its way to the table. `at` is monotonic: the database converts it to its own clock."""
 
     run_id: RunId
     attempt: int
@@ -69,7 +69,7 @@ class StepNote:
 
 @dataclass(frozen=True, slots=True)
 class LineNote:
-    """A line on its way to the table: the nth of its attempt."""
+    """A log line on its way to the table: number `idx` of its attempt."""
 
     run_id: RunId
     attempt: int
@@ -81,34 +81,34 @@ class LineNote:
 
 
 MOST_LINES, MOST_BYTES, MOST_STEPS = 1000, 64 * 1024, 100
-"""Of one attempt: lines, and bytes of them, and steps whose progress it tells."""
+"""Limits for one attempt: log lines, bytes of log lines, and steps that report progress."""
 
 
 @dataclass(slots=True)
 class Saves:
-    """What an attempt knows of the checkpoints that it saved."""
+    """The state of an attempt's own checkpoint saves."""
 
     last: int | None = None
-    """The version of the last of them."""
+    """The version of the last checkpoint."""
     in_doubt: bool = False
-    """Whether one was given up, which may arrive yet."""
+    """True if the attempt gave up waiting for a save that may still be written."""
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """One at a time: each takes the place of the one before."""
+    """Lock that allows one save at a time: each replaces the one before."""
 
 
 @dataclass(slots=True)
 class Noted:
-    """What an attempt has said so far, counted, so that a body that never stops talking fills no table."""
+    """Counts of an attempt's notes so far. They keep a body that writes without end from filling the table."""
 
     lines: int = 0
     size: int = 0
     dropped: int = 0
-    """Lines that were left out. From the first on, all are."""
+    """The number of dropped lines. Once a line is dropped, all later ones are."""
     steps: set[str] = field(default_factory=set)
     saves: Saves | None = None
 
     def takes_line(self, size: int) -> bool:
-        """Whether there is room for another line. It is counted, one way or the other."""
+        """Tell whether there is room for another line, and count it as written or dropped."""
         if self.dropped or self.lines >= MOST_LINES or self.size + size > MOST_BYTES:
             self.dropped += 1
             return False

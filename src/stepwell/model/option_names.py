@@ -1,4 +1,4 @@
-"""Misspelt options: the error names the one that was probably meant."""
+"""Errors for misspelt options. They name the option that was probably meant."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stepwell.model.errors import WrongUse
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# What other systems call it.
+# Names of the same options in other systems.
 _ELSEWHERE = {
     "retries": "retry", "max_retries": "retry", "attempts": "retry", "retry_policy": "retry",
     "countdown": "delay", "eta": "at", "run_at": "at", "ttl": "expires",
@@ -23,7 +23,7 @@ _ELSEWHERE = {
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """' Did you mean retry=?', or nothing where no option is near."""
+    """Return ' Did you mean retry=?', or an empty text if no option is similar."""
     meant = {each: each for each in known}
     meant.update({there: here for there, here in _ELSEWHERE.items() if here in meant and there not in meant})
     near = get_close_matches(name, meant, n=1)
@@ -31,7 +31,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def refuse_unknown_options(fn: F) -> F:
-    """Raise WrongUse for an option that `fn` does not have, where Python would raise a bare TypeError."""
+    """Make `fn` raise WrongUse for an option that it does not have, where Python would raise a bare TypeError."""
     parameters = inspect.signature(fn).parameters.values()
     accepted = frozenset(each.name for each in parameters if each.kind is not each.POSITIONAL_ONLY)
     options = accepted - {"self", "fn"}
@@ -46,7 +46,7 @@ def refuse_unknown_options(fn: F) -> F:
 
 
 def unknown_option(call: str, name: str, known: Iterable[str]) -> WrongUse:
-    """The error names no value: it may be a DSN with its password."""
+    """Return the error for an unknown option. It shows no value, because the value may be a DSN with a password."""
     call = call.removesuffix(".__init__").replace("Registering.", "App.")
     known = sorted(known)
     return WrongUse(f"{call}() has no option {name!r}.{did_you_mean(name, known)} Its options are {', '.join(known)}")

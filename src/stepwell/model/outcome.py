@@ -1,4 +1,4 @@
-"""How an attempt ended, and the move that follows from it. Values in, values out."""
+"""Outcomes of attempts, and the move that follows from each. Values in, values out."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from stepwell.model.run import Error, Reason
 
 
 class Completed(Struct):
-    """Not frozen, since nearly every attempt makes one."""
+    """The body returned a result. Not frozen, because nearly every attempt creates one."""
 
     result: bytes
 
 
 class CompletedWithin(Completed):
-    """Completed by the commit of the body's own transaction, together with what it wrote there."""
+    """Completed by the commit of the body's own transaction, together with the body's writes."""
 
     tx: Any
 
@@ -36,12 +36,12 @@ class Snoozed:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Given back unfinished by a worker that is stopping: no failure."""
+    """The attempt was given back unfinished by a stopping worker; it does not count as a failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A turn that is over. It has written what there is to write, or was refused."""
+    """A turn that is over. It has written everything, or its write was refused."""
 
     lost: bool = False
 
@@ -51,7 +51,7 @@ Outcome = Completed | Failed | Snoozed | Released | Waiting
 
 @dataclass(frozen=True, slots=True)
 class Retried:
-    """Failed, and due again after a delay."""
+    """The attempt failed, and the run is due again after a delay."""
 
     error: Error
     delay: timedelta
@@ -60,7 +60,7 @@ class Retried:
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """Failed, and pending again at once."""
+    """The attempt failed, and the run is pending again at once."""
 
     error: Error
     alone: bool
@@ -70,7 +70,7 @@ Move = Completed | Failed | Retried | Repeated | Snoozed | Released
 
 
 def decide(outcome: Outcome, *, retry: Retry, failures: int, noise: float, left: timedelta | None = None) -> Move:
-    """The move an outcome leads to, for a run that had failed `failures` times before it, and has so much time left."""
+    """Return the move for an outcome of a run that had failed `failures` times before and has the time `left`."""
     match outcome:
         case Waiting():
             raise AssertionError("a turn is written by itself")
@@ -82,8 +82,8 @@ def decide(outcome: Outcome, *, retry: Retry, failures: int, noise: float, left:
             delay = retry.delay_after(error, failures=failures + 1, noise=noise)
             if delay is None or (left is not None and delay >= left):
                 return outcome
-            # Who dies with its worker may be the one that killed it, or one that was only near. On its last
-            # chance it is kept apart from the others of whom that is not known.
+            # A run that is lost with its worker may have killed it, or may only have run beside the culprit. On its
+            # last chance it runs apart from the other suspects.
             alone = error.reason is Reason.WORKER_LOST and failures + 2 >= retry.attempts
             return Retried(error, delay, alone) if delay else Repeated(error, alone)
         case _:

@@ -1,4 +1,4 @@
-"""A queue, as the outside sees it."""
+"""A queue, as users see it."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from datetime import datetime
 from stepwell.model.rate import Rate
 
 COUNTED = 100_000
-"""Pending runs of a queue are counted up to here: beyond, it says at least that many."""
+"""The number at which counting a queue's pending runs stops: then there are at least that many."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a queue allows, and keeps; None is no limit, and nothing special."""
+    """Limits and retention of a queue. None means no limit, or the default retention."""
 
     concurrency: int | None = None
-    """Runs of it that may be running, on all workers together."""
+    """The most runs of the queue that may be running, on all workers together."""
     rate: Rate | None = None
-    """Claims of its runs, on all workers together."""
+    """The rate limit of claims of its runs, on all workers together."""
     per_key: int | None = None
-    """Runs with the same limit key that may be running; what their task says, if None."""
+    """The most runs with the same limit key that may be running; None: the task's own setting applies."""
     keep: str | None = None
-    """How long its finished runs are kept, if not as long as the rest: "none" or "forever"."""
+    """Retention of its finished runs, if it is not the default: "none" or "forever"."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueInfo:
-    """What the tables say about one queue, now."""
+    """A queue's current settings and counts, from the tables."""
 
     name: str
     limits: Limits
     paused_at: datetime | None
     paused_by: str | None
     pending: int
-    """Or COUNTED, if there are more."""
+    """The number of pending runs, or COUNTED if there are more."""
     running: int
     first_pending: datetime | None
-    """When the run that comes next was started; with limit keys, the oldest of the first hundred."""
+    """The time at which the next run was started; with limit keys, the oldest of the first hundred."""
     workers: int
-    """Live workers that serve it."""
+    """The number of live workers that serve the queue."""

@@ -1,4 +1,4 @@
-"""What a task's body raises to say how its attempt ends."""
+"""Exceptions that a task's body raises to choose how its attempt ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stepwell.model.duration import Duration, duration
 class Fatal(Exception):
     """Raised by a task: fail now, whatever the retry policy says."""
 
-    # Stored errors and retry policies name the types as users import them.
+    # Stored errors and retry policies name an error type by the module from which users import it.
     __module__ = "stepwell"
 
 
@@ -33,7 +33,7 @@ def _rebuild_run_error(message: str, code: str) -> RunError:
 
 
 class Snooze(Exception):
-    """Raised by a task: not now, again after this long, and at least 0.1 seconds. Counts as no failure."""
+    """Raised by a task: run again after this delay, at least 0.1 seconds. It does not count as a failure."""
 
     __module__ = "stepwell"
 
@@ -43,14 +43,14 @@ class Snooze(Exception):
 
 
 SHORTEST = timedelta(seconds=0.1)
-"""Between attempts of which there is no end: a run that asks for none would keep a slot and the database busy."""
+"""The shortest delay between endless attempts: a run without any would keep a slot and the database busy."""
 
 
 def delay_of(snooze: Snooze) -> timedelta:
-    """The delay when it was raised: anyone may have changed it, and a subclass of the user's may have none."""
+    """Return the delay of a raised Snooze, checked again: user code may have changed it, or a subclass may lack it."""
     return max(duration(snooze.delay, setting="Snooze(delay)"), SHORTEST)
 
 
 def type_name(cls: type) -> str:
-    """The qualified name an exception type is matched by; built-in ones have no prefix."""
+    """Return the qualified name by which an exception type is matched; built-in types have no prefix."""
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"

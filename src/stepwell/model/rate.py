@@ -1,4 +1,4 @@
-"""Rates as people write them: "100/s", "500/min", "10/5m"."""
+"""Rates as users write them: "100/s", "500/min", "10/5m"."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RATE = re.compile(r"(\d{1,9})\s*/\s*(\S+)")
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """No more than `count` in any `period`."""
+    """A limit of `count` in any `period`."""
 
     count: int
     period: timedelta
@@ -33,7 +33,7 @@ class Rate:
         length = _NAMES.get(found[2], found[2])
         period = duration(length if length[0].isdigit() else f"1{length}", setting=setting)
         if not timedelta(seconds=0.1) <= period <= timedelta(days=31):
-            raise InvalidSetting(setting, value, "the time is between a tenth of a second and 31 days")
+            raise InvalidSetting(setting, value, "the time must be between 0.1 seconds and 31 days")
         return cls(int(found[1]), period)
 
 

@@ -1,5 +1,5 @@
-"""The retry policy: a value that travels on the run's row, so that whoever settles an attempt, the
-worker or the reaper, decides alike and without the task's code."""
+"""The retry policy: a value on the run's row. The worker and the reaper therefore decide alike when they settle an
+attempt, without the task's code."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from stepwell.model.run import Error, Reason
 Matcher = type[BaseException] | str
 Backoff = Literal["exponential", "fixed"]
 FAST = 10
-"""So many attempts may follow one another without a pause."""
+"""The number of attempts that may follow one another without a pause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """When an attempt failed: again or not, and after how long. After ten failures that is at least 0.1 seconds.
+    """The rule for a failed attempt: whether to retry, and after which delay. After ten failures it is at least 0.1 s.
 
     `attempts` counts the first one. `backoff` is "exponential", "fixed" or the delays themselves, the last
     of which repeats. `on` and `never` name exception types, their qualified names, or the codes of RunError.
@@ -63,14 +63,14 @@ class Retry:
         object.__setattr__(self, "never", _names("Retry(never)", self.never))
 
     def delay_after(self, error: Error, *, failures: int, noise: float) -> timedelta | None:
-        """How long to wait before the next attempt, or None when the run has failed.
+        """Return the delay before the next attempt, or None if the run has failed for good.
 
         `failures` includes this one; `noise` is a number from 0 to 1 that spreads the delays.
         """
         if failures >= self.attempts or not self._covers(error):
             return None
         if error.reason is Reason.WORKER_LOST and failures == 1:
-            # The first loss of a worker says nothing about the task.
+            # The first loss of a worker is no evidence against the task.
             return timedelta(0)
         seconds = self._base_delay(failures) * (1 + self.jitter * (2 * noise - 1))
         delay = timedelta(seconds=seconds if self._delays else min(seconds, self._cap))
@@ -94,7 +94,7 @@ class Retry:
             return min(first, cap)
         try:
             return min(first * float(self.factor) ** (failures - 1), cap)
-        except OverflowError:  # a patient policy outgrows a float long after it has reached its cap
+        except OverflowError:  # after many failures the power exceeds a float, long after it has reached its cap
             return cap
 
     @property
@@ -102,13 +102,13 @@ class Retry:
         return float(self.max_delay)  # type: ignore[arg-type]  # seconds since __post_init__
 
     def packed(self) -> dict[str, Any]:
-        """What differs from the default policy: mostly nothing, so that rows stay narrow."""
+        """Return the fields that differ from the default policy: mostly none, so that rows stay narrow."""
         return {f.name: getattr(self, f.name) for f in fields(self)
                 if f.init and getattr(self, f.name) != getattr(DEFAULT, f.name)}  # fmt: skip
 
     @classmethod
     def unpacked(cls, packed: dict[str, Any]) -> Self:
-        """The policy of a row. What a newer version may have added to it is not known here, and left out."""
+        """Rebuild the policy of a row. Ignore unknown fields: a newer version may have added them."""
         known = {f.name for f in fields(cls) if f.init}
         return cls(**{name: value for name, value in packed.items() if name in known})
 
@@ -135,7 +135,7 @@ def _number(value: object) -> bool:
 
 
 def _items(value: object) -> tuple[Any, ...] | None:
-    """What a list holds; None for what is no list."""
+    """Return the items of an iterable; None if the value is a text, a type or not iterable."""
     return tuple(value) if isinstance(value, Iterable) and not isinstance(value, (str, bytes, type)) else None
 
 
@@ -149,14 +149,16 @@ DEFAULT = Retry()
 
 
 def policy_of(packed: bytes, *, turn: bool) -> Retry:
-    """The policy of a run, from its row; of a turn whose starter knew only its name, that of turns.
+    """Return the policy of a run from its row.
 
-    Raises what `msgspec` and `Retry` raise if the row cannot be read.
+    A workflow that was started by name alone has no policy on its row: its turns get LOST_TURNS.
+
+    Raise what `msgspec` and `Retry` raise if the row cannot be read.
     """
     told = msgspec.json.decode(packed)
     return LOST_TURNS if turn and not told else Retry.unpacked(told)
 
 
 LOST_TURNS = Retry(attempts=10, delay=1, factor=2, max_delay=600)
-"""A turn that is lost with its worker is taken again, after a second and then ever longer: ten in a row within some
-minutes, none of them written, are the code's fault."""
+"""The policy for turns that are lost with their worker: retry after a second, then back off. Ten lost turns in a row
+within some minutes, none of them written, are the fault of the code."""

@@ -1,4 +1,4 @@
-"""A run, as the outside sees it, and a claim, as the worker that holds it does."""
+"""A run, as users see it, and a claim, as its worker sees it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Kind = Literal["task", "workflow", "graph"]
 
 
 class Reason(StrEnum):
-    """Why an attempt failed, apart from what it said: a closed set, so that nobody parses messages."""
+    """The reason why an attempt failed: a closed set, so that programs need not parse messages."""
 
     RAISED = "raised"
     TIMED_OUT = "timed_out"
@@ -30,7 +30,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """What went wrong in an attempt, as plain data: no exception is ever rebuilt from a row."""
+    """The error of an attempt, as plain data: no exception is ever rebuilt from a row."""
 
     type: str
     message: str
@@ -48,7 +48,7 @@ OVERDUE = Error(
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """Everything the tables say about one run. `started_at` and `worker` are of its last attempt."""
+    """All stored facts about one run. `started_at` and `worker` belong to its last attempt."""
 
     id: UUID
     key: str | None
@@ -75,12 +75,12 @@ class RunInfo:
     map_index: int | None
     tags: dict[str, Any]
     version: str | None = None
-    """Of the code that a workflow began with; only where one run is asked for."""
+    """The version of the code with which a workflow began; only where a single run is read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Glimpse:
-    """A run by what people tell it from others by."""
+    """The few facts by which people recognise a run."""
 
     id: UUID
     name: str
@@ -90,19 +90,19 @@ class Glimpse:
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """What a live run waits for."""
+    """Everything that a live run waits for."""
 
     signals: tuple[str, ...] = ()
     runs: tuple[str, ...] = ()
     """The names of tasks, steps and children."""
     until: datetime | None = None
     blocked: Mapping[str, Any] | None = None
-    """How the code of a workflow does not fit its history."""
+    """The mismatch between a workflow's code and its history."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailedRun:
-    """A run that failed for good, as its failure handler gets it."""
+    """A run that failed for good, as its failure handler receives it."""
 
     id: UUID
     name: str
@@ -113,7 +113,7 @@ class FailedRun:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt of a run. `outcome` is a final state, "running", or failed, snoozed or released."""
+    """An attempt of a run. `outcome` is a final state, "running", or failed, snoozed or released."""
 
     run_id: UUID
     attempt: int
@@ -124,24 +124,24 @@ class Attempt:
     ended_at: datetime | None
     host: str | None = None
     pid: int | None = None
-    """Where its worker ran."""
+    """The process of its worker."""
     usage: Usage | None = None
-    """Only of a body that ran in a process of its own."""
+    """The resources that the body used, if it ran in a process of its own."""
     logs: tuple[LogLine, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some runs, newest first. `next` goes into `after=` for the page that follows; None at the end."""
+    """A page of runs, newest first. Pass `next` as `after=` to get the next page; it is None on the last one."""
 
     items: list[RunInfo]
     next: UUID | None
 
 
 class Claim(Struct, eq=False):
-    """A worker's right to one attempt of a run: the pair (id, claim_id) is what every write must name.
+    """A worker's right to one attempt of a run. Every write of the worker must name the pair (id, claim_id).
 
-    Not frozen, and compared by identity: one is made for every attempt on the hot path, its fields in the
+    It is not frozen, and compared by identity, because the hot path creates one for every attempt. Its fields have the
     order of the columns.
     """
 
@@ -159,31 +159,30 @@ class Claim(Struct, eq=False):
     tags: bytes | None
     root_id: UUID | None
     alone: bool = False
-    """It has lost its worker, and one more loss would be its last: no other such run beside it."""
+    """True if the run has lost a worker and one more loss would fail it: then no other such run may run beside it."""
     limited: bool = False
-    """Its claim counts against a limit of its queue."""
+    """True if the claim counts against a limit of its queue."""
     deadline: timedelta | None = None
     expiry: timedelta | None = None
-    """What was left, when it was claimed, until it must have ended, and until it is no longer tried."""
+    """The time that was left at the claim: until its deadline, and until no further attempt may start."""
     node: str | None = None
-    """Which part of its parent it is, if its end is told there."""
+    """The run's place in its parent, if the parent is notified of its end."""
     fresh: datetime | None = None
-    """Of a workflow that has not begun, and for which nothing has come: when it was claimed.
-    By the database's clock."""
+    """The time of the claim, by the database's clock; only for a workflow that has not begun and has no arrivals."""
     claimed_at: float = 0.0
-    """By our own clock; only where something was left, or it is fresh."""
+    """The time of the claim, by the worker's monotonic clock; only if `deadline`, `expiry` or `fresh` is set."""
     usage: Usage | None = None
-    """What the attempt took, if that was measured."""
+    """The resources that the attempt used, if they were measured."""
     turn: bool = False
-    """It is a turn of a workflow."""
+    """True if the attempt is a turn of a workflow."""
     begun_at: float = 0.0
-    """When its body began, by our own clock; only where a hook is to be told how long it took."""
+    """The start of its body, by the worker's monotonic clock; only if a hook needs the duration."""
     holder: UUID | None = None
-    """The worker that held it, where another settles it."""
+    """The worker that held the claim, if another one settles it."""
 
     @property
     def left(self) -> timedelta | None:
-        """What is left now for another attempt."""
+        """The time that is left now for another attempt."""
         limits = [each for each in (self.deadline, self.expiry) if each is not None]
         if not limits:
             return None
@@ -194,13 +193,13 @@ class Claim(Struct, eq=False):
     def bare(
         cls, run_id: RunId, claim_id: ClaimId, queue: str, attempt: int, deadline: timedelta | None = None
     ) -> Claim:
-        """A claim of which only the fence is known, and what is left of its time: enough to give it back."""
+        """Return a claim with only its fence and its remaining time: enough to release it."""
         nothing = (None, None, None, None)
         return cls(claim_id, run_id, "", queue, 0, attempt, 0, b"{}", b"{}", *nothing, deadline=deadline)
 
     @property
     def is_over(self) -> bool:
-        """Whether its time was out when it was looked at."""
+        """True if its deadline had passed when it was claimed."""
         return self.deadline is not None and self.deadline <= timedelta(0)
 
     @property
@@ -213,7 +212,7 @@ Fence = tuple[RunId, ClaimId]
 
 @dataclass(frozen=True, slots=True)
 class EndedRun:
-    """A run that ended otherwise than by an attempt: cancelled, expired or overdue."""
+    """A run that ended without an attempt's outcome: cancelled, expired or overdue."""
 
     id: UUID
     kind: str
@@ -231,43 +230,43 @@ class Cancelled:
 
     run: EndedRun
     freed: str | None
-    """The queue where it was running, if it was: a limit may have room there again."""
+    """The queue in which the run was running, if it was: a limit may have room there again."""
 
 
 class Wanted(Struct, frozen=True):
-    """What a worker would claim."""
+    """A worker's request for claims."""
 
     worker: WorkerId
     queues: Sequence[str] | None
-    """None: every queue."""
+    """The queues to claim from; None: every queue."""
     names: Sequence[str]
     limit: int
     alone: bool
-    """Whether one of them may be a run that must be alone."""
+    """True if one of the claims may be a run that must be alone."""
 
 
 class Claimed(Struct, frozen=True):
-    """What a look for work took."""
+    """The result of a claim that looked at every queue from its front."""
 
     claims: list[Claim]
     share: int
-    """The most that any queue could give."""
+    """The most claims that each queue could give."""
     others: bool = False
-    """There is work that is limited, and was not looked at."""
+    """True if there are pending runs under a limit, which this claim left out."""
 
 
 class ClaimedLimited(Struct, frozen=True):
-    """What a look for limited work took."""
+    """The result of a claim of runs under a limit."""
 
     claims: list[Claim]
     again: float | None
-    """Seconds until there may be more, whatever is heard until then."""
+    """Seconds after which to poll again even if no notification arrives."""
     further: bool = False
-    """There is room, and there are more limit keys than one look takes in: the next goes on behind these."""
+    """True if there is room, and more limit keys than one claim examines: the next claim continues after these."""
 
 
 class Place(Struct, frozen=True):
-    """The last run that was taken from a queue: the next one stands behind it."""
+    """A cursor: the last run that was claimed from a queue. The next claim continues after it."""
 
     queue: str
     priority: int
@@ -275,7 +274,7 @@ class Place(Struct, frozen=True):
 
 
 class Order(Struct, frozen=True):
-    """What a worker would claim from queues that it knows to be busy: up to `share` from each."""
+    """A worker's request for claims from queues that it knows to be busy: up to `share` from each."""
 
     claim_id: ClaimId
     places: Sequence[Place]
@@ -283,18 +282,18 @@ class Order(Struct, frozen=True):
 
 
 class Exchanged(Struct, frozen=True):
-    """What came of an exchange of completed runs for new claims."""
+    """The result of an exchange of completed runs for new claims."""
 
     claims: list[Claim]
     lost: set[RunId]
-    """Those of the completed whose claim was lost."""
+    """The completed runs whose claim was lost."""
     said: bool = False
-    """Whether the word that went with it was."""
+    """True if the notification that was passed along was sent with the commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which runs a list shows. None lets everything through."""
+    """A filter for lists of runs. A field that is None filters nothing."""
 
     states: Sequence[State] | None = None
     name: str | None = None
@@ -304,11 +303,11 @@ class Filter:
     error: str | None = None
     since: datetime | None = None
     blocked: bool = False
-    """Only workflows whose code does not fit their history."""
+    """True to show only workflows whose code does not fit their history."""
 
 
 class Finished(Struct, frozen=True):
-    """The end of a run, for those who wait for it."""
+    """The end of a run, as callers that await its result receive it."""
 
     id: UUID
     name: str

@@ -1,4 +1,4 @@
-"""A run to be."""
+"""Requests to start runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stepwell.model.ids import RunId
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Terms:
-    """What runs that are started by one call have in common: everything but what tells one from another."""
+    """The common part of runs that one call starts: everything but id, input and keys."""
 
     name: str
     queue: str = "default"
@@ -33,9 +33,9 @@ class Terms:
     root_id: UUID | None = None
     kind: str = "task"
     pin: str | None = None
-    """The version of its code that alone may run it."""
+    """The only version of its code that may run it."""
     on_failure: bytes | None = None
-    """The terms of its failure handler, as the row carries them."""
+    """The terms of its failure handler, encoded as on the row."""
 
     @property
     def is_delayed(self) -> bool:
@@ -43,7 +43,7 @@ class Terms:
 
     @property
     def is_plain(self) -> bool:
-        """Nothing has to be reckoned for its row: it waits for no time."""
+        """True if the row needs no computed time and no special column."""
         return (
             not self.is_delayed
             and self.expires is None
@@ -55,30 +55,30 @@ class Terms:
 
 
 class Start(Struct, eq=False):
-    """A run to be: everything its row needs, already encoded."""
+    """A request to start a run: everything its row needs, already encoded."""
 
     id: RunId
     input: bytes
     terms: Terms
     key: str | None = None
     digest: bytes | None = None
-    """Of the name and the input, with a key."""
+    """The digest of name and input, if the start has a key."""
     limit_key: str | None = None
-    """Runs of a queue with the same one are limited together."""
+    """The key of a concurrency limit that runs of the same queue share."""
     unique_key: str | None = None
-    """While a run with it is unfinished, a start with the same leads there."""
+    """The unique key: while a run with it is unfinished, a start with the same key returns that run."""
     debounce_key: str | None = None
     node: str | None = None
-    """Which command of its parent it carries out: its end is told there."""
+    """The command of its parent that it carries out: the parent is notified of its end."""
 
     @property
     def is_plain(self) -> bool:
-        """Nothing has to be looked up or reckoned for its row, and nobody told of its end."""
+        """True if the row needs no lookup and no computed time, and no parent is notified of its end."""
         return self.node is None and self.is_plain_part
 
     @property
     def is_plain_part(self) -> bool:
-        """Nothing has to be looked up or reckoned for its row."""
+        """True if the row needs no lookup and no computed time."""
         return self.has_no_key and self.terms.is_plain
 
     @property
@@ -87,7 +87,7 @@ class Start(Struct, eq=False):
 
 
 def plain_parts(starts: Sequence[Start]) -> list[Start]:
-    """Those for whose rows nothing has to be looked up or reckoned. Of many, most have the same terms."""
+    """Select the starts whose rows need no lookup and no computed time. Check shared terms only once."""
     terms, plain, found = None, False, []
     for each in starts:
         if each.terms is not terms:
@@ -99,15 +99,16 @@ def plain_parts(starts: Sequence[Start]) -> list[Start]:
 
 
 def are_debounced(starts: Sequence[Start]) -> bool:
-    """Whether these are: all of them, or none."""
+    """Tell whether all starts are debounced. Raise InvalidSetting if only some are."""
     debounced = {each.debounce_key is not None for each in starts}
     if len(debounced) > 1:
-        raise InvalidSetting("start_many", "debounce", "what is debounced is started apart from what is not")
+        reason = "debounced and other starts cannot be mixed in one call: start them by separate calls"
+        raise InvalidSetting("start_many", "debounce", reason)
     return debounced == {True}
 
 
 def first_by_key(starts: Sequence[Start]) -> dict[str, Start]:
-    """The first start of each key, to which the others with it lead; KeyConflict if they are not the same."""
+    """Return the first start of each key; later starts with the key lead to its run. KeyConflict if they differ."""
     first: dict[str, Start] = {}
     for start in starts:
         if start.key is not None and first.setdefault(start.key, start).digest != start.digest:

@@ -1,8 +1,7 @@
 """The states of a run, and the table of legal moves.
 
-The table is data: nothing runs it in production. The WHERE clause of each statement is what enforces,
-and tests hold the two together: every `-- moves:` line equals its entry here, and every statement is
-tried against every state.
+The table is data; production code does not use it. The WHERE clause of each statement enforces the moves. Tests keep
+the two equal: every `-- moves:` line must equal its entry here, and every statement is tried against every state.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def _from(*states: State, to: State) -> Moves:
     return {state: frozenset({to}) for state in states}
 
 
-# Statement -> {from: {to}}. A start makes a row: it has no state to come from.
+# Statement -> {from: {to}}. A start creates a row, so it has no earlier state.
 STARTS: dict[str, frozenset[State]] = {
     "start_runs": frozenset({State.PENDING, State.SCHEDULED}),
     "start_run": frozenset({State.PENDING}),

@@ -1,4 +1,4 @@
-"""A turn: one claim of a workflow. What it finds, what it writes, and where that leaves the run."""
+"""A turn, which is one claim of a workflow: what it reads, what it writes, and the state in which it leaves the run."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from stepwell.model.states import State
 
 
 class News(Struct, eq=False):
-    """What there is for a turn that was claimed, as of one moment."""
+    """The workflow's position and new arrivals at the start of a turn, as of one moment."""
 
     recorded: int
-    """Events in the history."""
+    """The number of events in the history."""
     arrived: int
-    """Arrivals ever, these included."""
+    """The number of arrivals ever, including these."""
     history_from: int
     parent_id: UUID | None
     now: datetime
     pausing: bool = False
-    """It is to be paused when the turn ends."""
+    """True if the run is to be paused when the turn ends."""
     arrivals: list[Event] = []
-    """Not in the history yet; numbered by whoever delivers them."""
+    """Arrivals that are not in the history yet. They get their event number on delivery."""
     read_at: float = msgspec.field(default_factory=time.monotonic)
-    """By our own clock."""
+    """The time of the read, by the worker's monotonic clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenRun:
-    """A workflow that has begun and is not finished, for whoever tells its history again."""
+    """A workflow that has begun and is not finished, with what a replay of it needs."""
 
     id: UUID
     name: str
@@ -55,46 +55,47 @@ class OpenRun:
 
 
 class Advance(Struct, eq=False):
-    """What a turn writes. All of it, or if its claim is lost nothing."""
+    """The writes of a turn: all of them in one commit, or none if the claim is lost."""
 
     claim: Claim
     recorded: int = 0
-    """Events in the history, once it is written."""
+    """The number of events in the history after this write."""
     seen: int = 0
-    """Arrivals that were delivered: should there be more, the run is pending again and does not wait."""
+    """The number of arrivals delivered. If more have arrived, the run becomes pending again instead of waiting."""
     took: bool = False
-    """Whether any of them is among its events."""
+    """True if `events` contains an arrival."""
     history_from: int = 1
     events: list[Event] = []
     starts: list[Start] = []
     here: Sequence[Start] = ()
-    """Those that this worker runs itself, and at once: they are claimed as they are started."""
+    """Starts that this worker runs itself at once: they are inserted already claimed."""
     cancels: list[UUID] = []
-    """Runs that it started and waits for no longer."""
+    """Runs that the workflow started and no longer awaits."""
     children: list[tuple[Claim, Completed]] = []
-    """Runs that it started, that ran here, and whose end it has been told."""
+    """Completed runs that the workflow started and that ran in this worker; their ends are delivered already."""
     published: bytes | None = None
     to: Literal["wait", "stay", "again", "block"] = "wait"
-    """Where it leaves the run: waiting for something, in this turn, pending at once, waiting for other code."""
+    """The state in which the write leaves the run: waiting, still in this turn, pending at once, or blocked until other
+    code comes."""
     due: datetime | None = None
     due_in: float | None = None
-    """The same in seconds, from when it was reckoned."""
+    """Seconds until `due`, counted from the moment of its computation."""
     waits_for: dict[str, Any] | None = None
     blocked: dict[str, Any] | None = None
     ended: Ended | None = None
     calls: Sequence[StepCall] = ()
-    """Steps that begin once it is written."""
+    """Steps that begin after the write."""
     tx: Any = None
-    """A step's own transaction, with whose commit all of this is written."""
+    """A step's own transaction, with which all of this commits."""
     only: Literal["records", "completes"] | None = None
-    """What it does, if that takes one statement. Known once it leaves:
+    """The kind of write, if a single statement suffices. `leave` sets it:
 
-    records      events, and its turn goes on. Nothing that had arrived is among them
-    completes    events, and its run has completed: nobody here waits for it, and nothing goes with it
+    records      write events that contain no arrival; the turn goes on
+    completes    write events and complete the run, which has no parent to notify and moves no other run
     """
 
     def leave(self) -> Advance:
-        """Nothing is added to it any more."""
+        """Seal the write: nothing is added to it any more."""
         if self.to == "stay":
             if self.is_lone and not self.took and self.published is None:
                 self.only = "records"
@@ -104,7 +105,7 @@ class Advance(Struct, eq=False):
 
     @property
     def is_long(self) -> bool:
-        """It takes the server a while."""
+        """True if the server needs a while for it."""
         return len(self.events) >= 200
 
     def _only_completes(self, ended: Ended) -> bool:
@@ -117,49 +118,49 @@ class Advance(Struct, eq=False):
 
     @property
     def is_lone(self) -> bool:
-        """Nothing moves but its own row."""
+        """True if the write moves no row but the run's own."""
         return not (self.starts or self.here or self.cancels or self.children or self.ended or self.tx)
 
 
 class Advanced(Struct, frozen=True):
-    """Where a turn left its run."""
+    """The state in which a turn left its run."""
 
     state: State
     arrived: int
     pausing: bool = False
-    """It is to be paused when the turn ends: the sooner the better."""
+    """True if the run is to be paused when the turn ends, so the turn should end soon."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What came of a write. An id that is missing has lost its claim."""
+    """The result of one write of turns. A missing id has lost its claim."""
 
     turns: dict[UUID, Advanced]
     claims: Sequence[Claim]
-    """Runs that were started to be run here."""
+    """Claims of the runs that were started for this worker."""
 
 
 @dataclass(slots=True)
 class Consequences:
-    """What came of several. An id that is missing has lost its claim."""
+    """The consequences of several moves in one transaction. A missing id has lost its claim."""
 
     turns: dict[UUID, Advanced] = field(default_factory=dict)
     finished: Sequence[UUID] = ()
     claims: Sequence[Claim] = ()
-    """Runs that were started to be run here."""
+    """Claims of the runs that were started for this worker."""
     wakes: set[str] = field(default_factory=set)
     """Queues with new work."""
     cancelled: list[UUID] = field(default_factory=list)
     gone: list[EndedRun] = field(default_factory=list)
-    """What is known of the cancelled runs, for hooks."""
+    """Facts about the cancelled runs, for hooks."""
     asked: list[UUID] = field(default_factory=list)
-    """Workflows that were asked to end."""
+    """Workflows that received a cancellation request."""
     heard: list[UUID] = field(default_factory=list)
-    """Workflows in a turn for which something arrived."""
+    """Workflows in a turn that have new arrivals."""
     soonest: timedelta | None = None
-    """How soon the first run is due that was put off."""
+    """The shortest delay among the runs that were rescheduled."""
 
     def due_in(self, wait: timedelta | None) -> None:
-        """Note how soon a run is due."""
+        """Note the delay of a rescheduled run."""
         if wait is not None and (self.soonest is None or wait < self.soonest):
             self.soonest = wait

@@ -1,4 +1,4 @@
-"""What can be said in a transaction, and is heard with its commit."""
+"""Notifications that a statement sends itself, so that listeners receive them with its commit."""
 
 from __future__ import annotations
 
@@ -6,5 +6,7 @@ from msgspec import Struct
 
 
 class Word(Struct, frozen=True):
+    """A notification sent by a statement."""
+
     channel: str
     text: str

@@ -1,4 +1,4 @@
-"""Moments, lengths of time and lists, in words."""
+"""Render times, durations and lists as text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 
 SHOWN = 5
-"""Of a list, in words; the facts have more."""
+"""The number of items that a rendered list names; the facts contain more."""
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
@@ -16,7 +16,7 @@ def at(moment: datetime) -> str:
 
 
 def length(time: timedelta) -> str:
-    """Roughly, by its two largest units: 3 d 4 h, 2 min 5 s, 0.4 s."""
+    """Render a duration by its two largest units: 3 d 4 h, 2 min 5 s, 0.4 s."""
     seconds = abs(time.total_seconds())
     if seconds < 10:
         return f"{seconds:.1f} s"
@@ -53,7 +53,7 @@ def times(number: int) -> str:
 
 
 def near(name: str, others: Iterable[str]) -> str | None:
-    """The one of the others that this name was most likely meant to be; None if none is like it."""
+    """Return the name among `others` that was most likely meant; None if none is similar."""
     alike, folded = {_folded(other): other for other in others if other != name}, _folded(name)
     swapped = [other for other in alike if sorted(other) == sorted(folded)]
     found = swapped or get_close_matches(folded, alike, n=1, cutoff=0.75)
@@ -65,7 +65,7 @@ def _folded(name: str) -> str:
 
 
 def among(things: Sequence[object], *, of: int | None = None) -> str:
-    """Some of them by name, and how many more there are."""
+    """List the first items by name, and the number of the rest."""
     shown = ", ".join(str(each) for each in things[:SHOWN])
     more = max(len(things), of or 0) - min(len(things), SHOWN)
     return f"{shown} and {more} more" if more > 0 else shown

@@ -1,4 +1,4 @@
-"""A worker, as the outside sees it."""
+"""A worker, as users see it."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ WorkerState = Literal["live", "stopped", "lost"]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """How a worker fared at one moment."""
+    """The load of a worker at one moment."""
 
     at: datetime
     cpu: float
-    """Cores that its process used since the sample before."""
+    """Cores that its process used, on average, since the previous sample."""
     memory: int
-    """Bytes of its process that were in memory."""
+    """Resident memory of its process, in bytes."""
     running: int
-    """Claims that it held."""
+    """The number of claims that it held."""
     claimed: int
-    """Claims since it began."""
+    """The number of claims since it started."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unrecorded:
-    """Outcomes that a worker cannot record, since the database refuses its writes."""
+    """Outcomes that a worker cannot record because the database refuses its writes."""
 
     outcomes: int
     seconds: float
-    """For how long there have been any."""
+    """The time since the first refusal."""
     why: str
     """The error of the last refusal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vitals:
-    """What a worker knows of itself: a sample to be, whose time is the database's."""
+    """A worker's own measurements: a sample without its time, which the database adds."""
 
     cpu: float
     memory: int
@@ -50,7 +50,7 @@ class Vitals:
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """What the tables say about one worker, now."""
+    """The current facts about one worker, from the tables."""
 
     id: UUID
     name: str
@@ -58,41 +58,41 @@ class WorkerInfo:
     pid: int
     version: str
     queues: list[str] | None
-    """Those that it serves; None: all of them."""
+    """The queues that it serves; None: all of them."""
     names: list[str] | None
-    """The definitions that it knows; None: it is of a version that does not say."""
+    """The names of the definitions that it knows; None: its version does not report them."""
     slots: int
     running: int
-    """Claims that it holds, by the table of runs."""
+    """The number of claims that it holds, according to the table of runs."""
     state: WorkerState
-    """lost: its lease ended without its leaving."""
+    """The worker's state; "lost": its lease ended, but it did not stop in order."""
     started_at: datetime
     lease_until: datetime
     stopped_at: datetime | None
     lease_left: timedelta
-    """By the database's clock; negative when it has ended."""
+    """The time left of its lease, by the database's clock; negative after its end."""
     samples: list[Sample]
-    """The last of them, newest first: one every 5 seconds."""
+    """The last samples, newest first, one every 5 seconds."""
     versions: dict[str, str] | None = None
-    """Of its workflows, by name; None: it is of a version that does not say."""
+    """The versions of its workflows, by name; None: its version does not report them."""
 
     @property
     def claims_per_second(self) -> float | None:
-        """Over the samples that are here; None if there are too few to tell."""
+        """The rate over the samples; None if there are too few."""
         return rate(self.samples)
 
     def serves(self, queue: str) -> bool:
         return self.queues is None or queue in self.queues
 
     def knows(self, name: str, pin: str | None = None) -> bool:
-        """Whether it may: one that does not say is given the benefit of the doubt, but for the version of a pin."""
+        """Tell whether the worker may know a definition. Assume so if it does not report names, except for a pin."""
         if pin is not None:
             return (self.versions or {}).get(name) == pin
         return self.names is None or name in self.names
 
 
 def rate(samples: Sequence[Sample]) -> float | None:
-    """Claims per second between the oldest and the newest of these."""
+    """Return the claims per second between the oldest and the newest sample."""
     if len(samples) < 2:
         return None
     newest, oldest = samples[0], samples[-1]

@@ -1,4 +1,4 @@
-"""Why a workflow is where it is: what it waits for, and whether its code fits."""
+"""Explain why a workflow is in its state: what it waits for, and whether its code fits its history."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stepwell.model.worker import WorkerInfo
 
 
 def waits(run: RunFacts, around: Surroundings) -> list[Cause]:
-    """What it waits for; nothing if it does not say, as what is no workflow."""
+    """Return the causes of a wait; none for a run that is not a workflow."""
     if run.blocked is not None:
         return [_blocked(run)]
     if run.kind != "workflow":
@@ -23,7 +23,7 @@ def _blocked(run: RunFacts) -> Cause:
     told = run.blocked or {}
     since = f" since {at(datetime.fromisoformat(told['at']))}" if "at" in told else ""
     text = (
-        f"its code does not fit its history{since}: where that has {told.get('recorded')} (event {told.get('idx')}), "
+        f"its code does not fit its history{since}: event {told.get('idx')} is {told.get('recorded')}, but "
         f"the code of version {told.get('version')} does {told.get('new')} ({told.get('line')}). It goes on "
         "by itself when a worker with other code starts: bring the old code back, or guard the new with "
         'workflow.patched("…")'
@@ -42,8 +42,9 @@ def _for_runs(around: Surroundings) -> Iterator[Cause]:
         yield Cause(Why.WAITS_FOR_RUN, f"it waits for {runs}", facts)
     if around.untold:
         text = (
-            f"it waits for {among([str(each) for each in around.untold])}, which ended or whose row is gone, and was "
-            "never told: were rows deleted or restored by hand? The service `teller` tells it within the hour"
+            f"it waits for {among([str(each) for each in around.untold])}, which ended or whose row is gone, but it "
+            "was never notified: were rows deleted or restored by hand? The service `teller` notifies it within the "
+            "hour"
         )
         yield Cause(Why.WAITS_FOR_RUN, text, {"untold": list(around.untold)})
 
@@ -63,7 +64,7 @@ def _not_taken(run: RunFacts) -> Iterator[Cause]:
 
 
 def untaken_in_words(untaken: Mapping[str, int], awaited: Sequence[str]) -> str:
-    """Signals that arrived and were not taken, beside those that are waited for."""
+    """Describe signals that arrived and were not taken, and the signals that are awaited."""
     for name, count in untaken.items():
         if (meant := near(name, awaited)) is not None:
             return f"the signal {name!r} arrived {times(count)}, and it waits for {meant!r}: a typo?"
@@ -86,7 +87,7 @@ def paused(run: RunFacts, around: Surroundings) -> Cause:
 
 
 def pinned(run: RunFacts, serving: Sequence[WorkerInfo]) -> Cause:
-    """It waits for a version that nobody has."""
+    """Explain a wait for a version that no live worker has."""
     has = {each.name: (each.versions or {}).get(run.name) for each in serving}
     others = among([f"{name} ({version})" for name, version in has.items() if version is not None])
     text = f"it is pinned to version {run.pin}, which no live worker has; having others: {others}"
@@ -94,5 +95,5 @@ def pinned(run: RunFacts, serving: Sequence[WorkerInfo]) -> Cause:
 
 
 def turn(run: RunFacts) -> str:
-    """What else there is to say of a workflow that is in one."""
+    """Return the addition to the text about a workflow in a turn."""
     return ", and is to be paused after it" if run.pausing else ""

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from stepwell.engine import arrivals, ends, runs, turns, workflows
-from stepwell.engine.ends import Ending
+from stepwell.engine.ends import ClaimEnd
 from stepwell.model.commands import Ended
 from stepwell.model.events import Event, EventType
 from stepwell.model.ids import new_claim_id
@@ -71,7 +71,7 @@ async def exchange_it(tx: Transaction, claim: Claim) -> Any:
 def ending(state: State) -> Speak:
     async def speak(tx: Transaction, claim: Claim) -> Any:
         result, error = (b"null", BOOM) if state is State.FAILED else (b"1", None)
-        ended = await ends.end(tx, [Ending(claim, state, result, error)], Consequences())
+        ended = await ends.end(tx, [ClaimEnd(claim, state, result, error)], Consequences())
         return [{"id": run_id} for run_id in ended.moved]
 
     return speak

@@ -168,4 +168,4 @@ async def test_a_page_shows_every_run_once_whatever_its_state(tx: Transaction, s
 
 
 def test_settling_goes_in_one_order_for_everyone() -> None:
-    assert settle.plan([]) == settle.Plan()
+    assert settle.plan([]) == settle.SettlePlan()

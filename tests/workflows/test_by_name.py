@@ -106,7 +106,7 @@ async def test_it_is_cancelled_before_its_first_turn_and_never_begins(app: App, 
 
 async def test_nobody_can_send_to_what_no_worker_knows(client: App) -> None:
     run = await client.start("gate")
-    with pytest.raises(WrongUse, match="will be known as one when a worker has its code"):
+    with pytest.raises(WrongUse, match="send again once a worker that has its code is running"):
         await run.signal("word", "hello")
 
 

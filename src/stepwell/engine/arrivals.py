@@ -1,8 +1,8 @@
-"""Arrivals: what comes for a workflow from outside of its turn.
+"""Arrivals: what reaches a workflow from outside of its turn.
 
 Only the worker that holds a workflow's turn writes its history. Everyone else inserts an arrival and counts it on the
-run's row. A turn that parks the run compares that count, under the row's lock, with what it has delivered, so that no
-arrival is missed.
+run's row. A turn that parks the run compares that count, under the row's lock, with the arrivals that it has delivered,
+so that no arrival is missed.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from stepwell.store import history as stored
 from stepwell.store.pool import Row, Tx
 
 PAGE = 2_000
-"""Arrivals of one statement."""
+"""Arrivals per statement."""
 NEVER = datetime.min
-"""The time of an event that the database's clock dates."""
+"""Placeholder for the time of an event that the database's clock will date."""
 
 
 async def arrive(tx: Tx, run_id: UUID, event: Event, after: Consequences) -> str | None:
@@ -57,8 +57,8 @@ async def ask_to_end(tx: Tx, ids: Sequence[UUID], after: Consequences) -> list[U
 
 
 async def has_arrived(tx: Tx, run_id: UUID, event: Event, after: Consequences) -> bool:
-    """Tell whether an event that is sent again, because its answer was lost, has arrived. Its wake may be lost, too, so
-    it is noted again."""
+    """Tell whether an event that is sent again, because the answer to it was lost, has arrived. The wake may be lost,
+    too, so the run is noted again."""
     for row in await tx.rows("lock_run", id=run_id):
         after.wakes.add(row["queue"])
         after.heard.append(run_id)
@@ -74,12 +74,16 @@ async def refuse_arrival(tx: Tx, run_id: UUID) -> NoReturn:
         raise AlreadyFinished(run_id, found[0]["state"])
     why = f"{found[0]['name']} {run_id} is a {found[0]['kind']}: only workflows take signals and updates"
     if found[0]["attempt"] == 0:
-        why += ". If it is one, it was started by its name alone, and will be known as one when a worker has its code"
+        why += (
+            ". If it is a workflow that was started by its name alone, send again once a worker that has its code "
+            "is running"
+        )
     raise WrongUse(why)
 
 
 def note(row: Row, after: Consequences) -> None:
-    """Note a workflow that something arrived for: its queue has work, or its turn is to look."""
+    """Note a workflow for which something arrived: wake its queue if it is pending, or tell its turn if it is
+    running."""
     if row["state"] == State.PENDING:
         after.wakes.add(row["queue"])
     elif row["state"] == State.RUNNING:

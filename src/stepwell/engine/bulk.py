@@ -1,4 +1,4 @@
-"""Many runs at once: found by what they have in common, and started again."""
+"""Bulk operations: find many runs by a filter, and start them again."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from stepwell.telemetry import log
 
 
 async def matching(tx: Tx, which: Filter, *, finished: bool, limit: int, after: UUID) -> list[UUID]:
-    """The ids of runs that match, oldest first, behind `after`; of the live ones, or of the finished."""
+    """Return the ids of runs that match the filter, oldest first, behind `after`: of finished runs if `finished`, else
+    of live ones."""
     values = reads.packed(which)
     if not finished:
-        del values["error"]  # what is live has none
+        del values["error"]  # live runs have no error
     name = "matching_finished_runs" if finished else "matching_live_runs"
     if finished and set(which.states or ()) == {State.FAILED}:
         name = "matching_failed_runs"
@@ -27,9 +28,10 @@ async def matching(tx: Tx, which: Filter, *, finished: bool, limit: int, after: 
 
 
 async def start_again(tx: Tx, new_ids: Mapping[UUID, RunId], *, again: bool) -> tuple[dict[UUID, RunId], set[str]]:
-    """-> pending: a new run for each of these that has finished; which those are, and their queues.
+    """-> pending: start a new run for each of these runs that has finished. Return the new ids by their origins, and
+    the queues with work.
 
-    `again` says that an earlier try lost its answer, and may have started them.
+    `again` says that the answer to an earlier try was lost, so that it may have started them already.
     """
     forked = await forks.failed_workflows(tx, list(new_ids))
     queues: set[str] = set()
@@ -38,7 +40,7 @@ async def start_again(tx: Tx, new_ids: Mapping[UUID, RunId], *, again: bool) -> 
         try:
             queues |= await forks.fork(tx, origin, new_ids[origin], at=None, again=again)
         except WrongUse as error:
-            log.warning("not retried: %s", error)
+            log.warning("workflow %s was not retried: %s", origin, error)
             refused.add(origin)
     plain = {origin: new_id for origin, new_id in new_ids.items() if origin not in forked}
     made = await tx.rows("start_runs_again", ids=list(plain.values()), origins=list(plain))

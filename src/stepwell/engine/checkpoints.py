@@ -1,4 +1,5 @@
-"""What a body saves for the next attempt. Only who holds the claim may, and no older code over newer."""
+"""Checkpoints: what a body saves for its next attempt. Only the holder of the claim may save, and older code may not
+overwrite the checkpoint of newer code."""
 
 from __future__ import annotations
 
@@ -11,8 +12,10 @@ from stepwell.store.pool import Tx
 
 
 async def save(tx: Tx, claim: Claim, state: bytes, *, schema: int, after: int | None = None) -> tuple[int, bool]:
-    """The version that is there now, and whether this is it: not if it isn't `after`, the last that this attempt
-    saved (None: it saved nothing yet)."""
+    """Save a checkpoint. Return the version that is stored now, and whether this call stored it.
+
+    It is refused if the stored version is not `after`, the last one that this attempt saved (None: nothing saved yet).
+    """
     saved = await tx.rows(
         "save_checkpoint", id=claim.id, claim_id=claim.claim_id, schema=schema, state=state, after=after
     )
@@ -27,6 +30,7 @@ async def save(tx: Tx, claim: Claim, state: bytes, *, schema: int, after: int | 
 
 
 async def load(tx: Tx, claim: Claim) -> Saved | None:
+    """Return the checkpoint of the run, or None if nothing was saved."""
     found = await tx.rows("load_checkpoint", id=claim.id, claim_id=claim.claim_id)
     if not found:
         raise ClaimLost(claim.id, claim.attempt)
@@ -35,7 +39,7 @@ async def load(tx: Tx, claim: Claim) -> Saved | None:
 
 
 async def forget(tx: Tx, *, limit: int) -> int:
-    """Those of runs that have finished; how many there were. Some at a time, along their ids."""
+    """Delete the checkpoints of finished runs, page by page along their ids. Return how many were deleted."""
     last: UUID | None = UUID(int=0)
     gone = 0
     while last is not None:

@@ -1,4 +1,4 @@
-"""What became of claims, for a worker that cannot know: an answer was lost, or does not come."""
+"""Looks up what became of claims, for a worker whose statement got no answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stepwell.store.pool import Tx
 
 
 async def held(tx: Tx, worker: WorkerId, claim_ids: Sequence[ClaimId] | None = None) -> list[Claim]:
-    """What the table says a worker holds, of these claims or at all: bare claims."""
+    """Return the claims that the table says a worker holds, all or among these claim ids, as bare claims."""
     if claim_ids is None:
         found = await tx.rows("held_claims", worker=worker)
     else:
@@ -25,8 +25,8 @@ async def held(tx: Tx, worker: WorkerId, claim_ids: Sequence[ClaimId] | None = N
 
 
 async def already_settled(tx: Tx, claims: Sequence[Claim], after: Consequences) -> set[UUID]:
-    """Of claims whose settling lost its answer, those that it did settle; `after` gets the parents that wait for them,
-    of whom nobody was told."""
+    """Return the claims that were settled, among claims whose settling got no answer. The parents that wait for these
+    runs are noted in `after`, since nobody was told of them."""
     ids, claim_ids = [each.id for each in claims], list({each.claim_id for each in claims})
     settled = {row["id"] for row in await tx.rows("settled_claims", ids=ids, claim_ids=claim_ids)}
     if parts := [each.id for each in claims if each.node is not None and each.id in settled]:
@@ -35,6 +35,6 @@ async def already_settled(tx: Tx, claims: Sequence[Claim], after: Consequences) 
 
 
 async def blocked(tx: Tx, claims: Sequence[Claim]) -> set[RunId]:
-    """Of claims that are held, those whose run another transaction holds locked."""
+    """Return the runs that another transaction holds locked, among these claims that are still held."""
     ids, claim_ids = [each.id for each in claims], list({each.claim_id for each in claims})
     return {RunId(row["id"]) for row in await tx.rows("locked_claims", ids=ids, claim_ids=claim_ids)}

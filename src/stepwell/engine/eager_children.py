@@ -1,4 +1,4 @@
-"""Runs of a workflow that its own worker claims as it starts them."""
+"""Children of a workflow that its own worker claims in the statement that starts them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stepwell.store.pool import Transaction, Tx
 
 
 async def start_claimed(tx: Tx, starts: Sequence[Start], worker: WorkerId, claim_id: ClaimId) -> list[Claim]:
-    """-> running, or pending where its worker may not take it: plain starts of a workflow's own worker."""
+    """-> running, or pending where the worker may not take it: plain starts of a workflow's own worker."""
     if len(starts) > runs.MANY and isinstance(tx, Transaction):
         return await _copy_claimed(tx, starts, worker, claim_id)
     made = await tx.rows(
@@ -38,13 +38,13 @@ async def start_claimed(tx: Tx, starts: Sequence[Start], worker: WorkerId, claim
 
 
 async def _copy_claimed(tx: Transaction, starts: Sequence[Start], worker: WorkerId, claim_id: ClaimId) -> list[Claim]:
-    """The same of many, in the quickest way there is."""
+    """Start and claim many runs by COPY, which is the fastest way."""
     (found,) = await tx.rows("open_queues", queues=list({each.terms.queue for each in starts}), worker=worker)
     is_open = set(found["open"])
     taken = [each for each in starts if each.terms.queue in is_open]
     if len(taken) < len(starts):
         await runs.start_plain(tx, [each for each in starts if each.terms.queue not in is_open])
-    claim = copying.Taken(claim_id, worker, found["now"])
+    claim = copying.EagerClaim(claim_id, worker, found["now"])
     await tx.copy("runs", copying.TAKEN_COLUMNS, copying.chunks(taken, claim, chunk=copying.LARGE_CHUNK))
     return [_claimed(each, claim_id) for each in taken]
 

@@ -1,12 +1,12 @@
-"""Ends of runs: the one place through which a run becomes a finished run, and everything that follows from it.
+"""Ends of runs: the only place where a run becomes a finished run, and everything that follows from its end.
 
-    end                by the worker that claimed it: fenced by (id, claim_id)      ──┐
-    end_from_outside   by nobody's claim: cancelled, expired, past its deadline      ──┼──► _follow
-    exchange_runs      the hot path, in claims.sql: completed, and nothing follows   ──┘
+    end                by the worker that claimed it: fenced by (id, claim_id)          ──┐
+    end_from_outside   without a claim: cancelled, expired, past its deadline           ──┼──► _follow
+    exchange_runs      the hot path, in claims.sql: completed, and nothing follows      ──┘
 
-What follows, in the same transaction: the last event of a workflow that did not end by its own code, the end of the
-runs that it had started, the news for the workflow that waits for this run, and the start of a failure handler.
-Locks are taken upwards: a child before its parent.
+These follow in the same transaction: the last event of a workflow that did not end by its own code, the end of the runs
+that it started, the arrival for the workflow that waits for this run, and the start of a failure handler. Locks are
+taken upwards: a child before its parent.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from stepwell.store.pool import Row, Tx
 PAGE = 500
 """Runs that one statement ends."""
 PAGE_BYTES = 8 * 1024 * 1024
-"""Bytes of the results of one statement."""
+"""Bytes of results per statement."""
 CHILDREN = 2_000
 """Children of workflows that one statement looks up."""
 
@@ -36,7 +36,7 @@ _NO_RESULT = b"null"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ending:
+class ClaimEnd:
     """A claim that ends its run: with a result, an error, or as cancelled."""
 
     claim: Claim
@@ -46,17 +46,18 @@ class Ending:
 
 
 @dataclass(slots=True)
-class Ended:
-    """What came of endings."""
+class EndResult:
+    """The outcome of a call of `end`."""
 
     moved: set[RunId] = field(default_factory=set)
+    """Runs that have ended. The other claims were lost."""
     said: bool = False
-    """Whether the word was said with them."""
+    """True if the notification was sent with this statement."""
 
 
 @dataclass(slots=True)
 class _Following:
-    """Runs that ended, by what follows from their end."""
+    """Ended runs, grouped by what follows from their end."""
 
     workflows: list[UUID] = field(default_factory=list)
     parts: list[UUID] = field(default_factory=list)
@@ -65,20 +66,20 @@ class _Following:
 
 async def end(
     tx: Tx,
-    endings: Sequence[Ending],
+    endings: Sequence[ClaimEnd],
     after: Consequences,
     *,
     by_own_code: bool = False,
     told: bool = False,
     word: Word | None = None,
-) -> Ended:
-    """running -> completed, failed, cancelled: end claims, with all that follows. A run that is not among the moved has
-    lost its claim.
+) -> EndResult:
+    """running -> completed, failed, cancelled: end claims, with all that follows. A run that is not in `moved` has lost
+    its claim.
 
-    `by_own_code` says that the workflows among them have written their last event. `told` says that the workflows that
-    wait for them know already. Without a transaction, nothing may follow.
+    `by_own_code` says that the workflows among them have written their last event. `told` says that the waiting
+    workflows already know of these ends. Without a transaction, nothing may follow from them.
     """
-    ended = Ended()
+    ended = EndResult()
     endings = sorted(endings, key=lambda each: (each.claim.id.bytes, each.claim.attempt))
     for page in _pages(endings):
         ids = [each.claim.id for each in page]
@@ -93,8 +94,8 @@ async def end(
 async def end_from_outside(
     tx: Tx, ids: Sequence[UUID], state: State, after: Consequences, *, error: Error | None = None, force: bool = True
 ) -> dict[UUID, Cancelled]:
-    """scheduled, waiting, pending, running, paused -> failed, cancelled, expired: end runs that nobody's claim ends,
-    with all that follows. Without `force`, a workflow that has begun stays."""
+    """scheduled, waiting, pending, running, paused -> failed, cancelled, expired: end runs without a claim, with all
+    that follows. Without `force`, a workflow that has begun is left alone."""
     ended = await _end_unclaimed(tx, ids, state, error=error, force=force)
     follows = _Following(
         [row["id"] for row in ended if row["is_workflow"]],
@@ -106,8 +107,8 @@ async def end_from_outside(
 
 
 async def cancel(tx: Tx, ids: Sequence[UUID], *, force: bool = False) -> tuple[dict[UUID, Cancelled], Consequences]:
-    """scheduled, waiting, pending, running, paused -> cancelled, with all that follows. A workflow that has begun is
-    asked to end instead, unless by force: it may clean up."""
+    """scheduled, waiting, pending, running, paused -> cancelled: cancel runs, with all that follows. Without `force`, a
+    workflow that has begun is asked to end instead, so that it can clean up."""
     after = Consequences()
     if force:
         await lock_children(tx, ids)
@@ -119,14 +120,16 @@ async def cancel(tx: Tx, ids: Sequence[UUID], *, force: bool = False) -> tuple[d
 
 
 async def expire(tx: Tx, after: Consequences, *, limit: int) -> list[EndedRun]:
-    """scheduled, waiting, pending, paused -> expired: what was not started in time, with all that follows."""
+    """scheduled, waiting, pending, paused -> expired: expire runs that were not started in time, with all that
+    follows."""
     late = [row["id"] for row in await tx.rows("expired_runs", limit=limit)]
     ended = await end_from_outside(tx, sorted(late), State.EXPIRED, after) if late else {}
     return [each.run for each in ended.values()]
 
 
 async def fail_overdue(tx: Tx, after: Consequences, *, limit: int) -> list[EndedRun]:
-    """scheduled, waiting, pending, paused -> failed: what did not end in time, with all that follows."""
+    """scheduled, waiting, pending, paused -> failed: fail runs that did not end by their deadline, with all that
+    follows."""
     await lock_children(tx, [row["id"] for row in await tx.rows("overdue_workflows", limit=limit)])
     late = [row["id"] for row in await tx.rows("overdue_runs", limit=limit)]
     ended = await end_from_outside(tx, sorted(late), State.FAILED, after, error=OVERDUE) if late else {}
@@ -134,8 +137,8 @@ async def fail_overdue(tx: Tx, after: Consequences, *, limit: int) -> list[Ended
 
 
 async def lock_children(tx: Tx, ids: Sequence[UUID]) -> list[UUID]:
-    """Lock the live runs that these workflows started: before the workflows, since a child is locked before its
-    parent."""
+    """Lock the live runs that these workflows started. Call it before locking the workflows: a child is locked before
+    its parent."""
     return [row["id"] for row in await tx.rows("children_of", ids=list(ids))] if ids else []
 
 
@@ -145,9 +148,10 @@ async def cancel_children(tx: Tx, ids: Sequence[UUID], after: Consequences) -> N
 
 
 async def cancel_parts(tx: Tx, ids: Sequence[UUID], after: Consequences) -> None:
-    """Cancel runs for which no workflow waits any longer. A workflow among them is asked to end, and may clean up.
+    """Cancel runs that no workflow waits for any longer. A workflow among them is asked to end, so that it can clean
+    up.
 
-    Tasks are taken before workflows, as everywhere: a workflow may be the parent of such a task.
+    Tasks are locked before workflows, as everywhere: a workflow may be the parent of such a task.
     """
     ids = sorted(set(ids))
     for page in [ids[first : first + CHILDREN] for first in range(0, len(ids), CHILDREN)]:
@@ -173,11 +177,14 @@ async def note_parents(tx: Tx, ids: Sequence[UUID], after: Consequences) -> None
 async def _end_unclaimed(
     tx: Tx, ids: Sequence[UUID], state: State, *, force: bool, error: Error | None = None
 ) -> Sequence[Row]:
+    """scheduled, waiting, pending, running, paused -> failed, cancelled, expired: one statement, without what
+    follows."""
     stored = None if error is None else rows.stored_error(error)
     return await tx.rows("end_unclaimed_runs", ids=list(ids), state=state, error=stored, force=force)
 
 
 async def _follow(tx: Tx, ended: _Following, after: Consequences) -> None:
+    """Do what follows from ends of runs: end histories, cancel children, tell parents, start failure handlers."""
     if ended.workflows:
         left = [row["run_id"] for row in await tx.rows("end_histories", ids=ended.workflows)]
         await cancel_children(tx, left, after)
@@ -191,7 +198,7 @@ async def _follow(tx: Tx, ended: _Following, after: Consequences) -> None:
                 after.due_in(timedelta(seconds=row["wait"]))
 
 
-def _columns(page: Sequence[Ending]) -> dict[str, object]:
+def _columns(page: Sequence[ClaimEnd]) -> dict[str, object]:
     return {
         "ids": [each.claim.id for each in page],
         "claim_ids": [each.claim.claim_id for each in page],
@@ -203,14 +210,14 @@ def _columns(page: Sequence[Ending]) -> dict[str, object]:
 
 
 def _json(values: Sequence[bytes | None]) -> bytes | None:
-    """One array of JSON; nothing if it has nothing in it."""
+    """Return one JSON array of the values, or None if all of them are empty."""
     if not any(values):
         return None
     return b"[%b]" % b",".join([b"null" if each is None else each for each in values])
 
 
-def _pages(endings: Sequence[Ending]) -> Iterator[Sequence[Ending]]:
-    """Cut at so many runs, and at so many bytes: one array of JSON holds no more than 256 MB."""
+def _pages(endings: Sequence[ClaimEnd]) -> Iterator[Sequence[ClaimEnd]]:
+    """Split the endings by number and by bytes: one JSON array holds no more than 256 MB."""
     first = size = 0
     for place, each in enumerate(endings):
         size += len(each.result)

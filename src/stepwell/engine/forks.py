@@ -1,4 +1,4 @@
-"""Forks: a new run that begins with a part of another's history. A failed workflow is retried as one."""
+"""Forks: a new run that begins with a part of another run's history. Retrying a failed workflow is a fork."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ from stepwell.store.pool import Tx
 
 
 async def fork(tx: Tx, origin: UUID, new_id: RunId, *, at: int | None, again: bool = False) -> set[str]:
-    """-> pending: a run with the history of another up to this event, or to its last good point; queues with work.
+    """-> pending: start a run with another run's history up to this event, or up to its last good point. Return the
+    queues with work.
 
-    What was under way there is started anew: tasks and children with their inputs, timers with what was left of them.
+    What was under way at that event is started anew: tasks and children with their inputs, timers with their remaining
+    time.
     """
     if again:
-        # The first try may have done it: all of it, for it was one transaction.
+        # The first try may have committed. It was one transaction, so it did all or nothing.
         await runs.note_repeated_starts(tx, [new_id])
         if await reads.existing(tx, [new_id]):
             return set()
@@ -45,6 +47,7 @@ async def fork(tx: Tx, origin: UUID, new_id: RunId, *, at: int | None, again: bo
 async def _begin(
     tx: Tx, origin: UUID, new_id: RunId, *, name: str, part: Cut, events: Sequence[Event], again: bool
 ) -> set[str]:
+    """-> pending: insert the fork, the children that were under way, and the copied history."""
     begun = part.begun.idx if part.begun is not None else 0
     made = await tx.rows(
         "fork_run",
@@ -73,13 +76,14 @@ async def _begin(
 
 
 def _time_left(events: Sequence[Event], last: int) -> timedelta | None:
-    """What was left, at that event, of the timeout for all of it."""
+    """Return how much of the workflow's timeout was left at that event."""
     if not events or (by := events[0].when) is None:
         return None
     return max(by - events[max(last, 1) - 1].at, timedelta(0))
 
 
 async def _start_children(tx: Tx, new_id: RunId, part: Cut, new_ids: dict[int, RunId]) -> set[str]:
+    """-> pending, scheduled: start anew the children that were under way."""
     if not part.runs:
         return set()
     made = await tx.rows(
@@ -90,20 +94,20 @@ async def _start_children(tx: Tx, new_id: RunId, part: Cut, new_ids: dict[int, R
 
 
 async def _refuse_if_gone(tx: Tx, origin: UUID, part: Cut) -> None:
-    """Before anything is written."""
+    """Raise WrongUse if a run that must be started anew is no longer kept. Called before anything is written."""
     there = await reads.existing(tx, [each.run_id for each in part.runs if each.run_id is not None])
     for each in part.runs:
         if each.run_id not in there:
             raise WrongUse(
-                f"{each.name} {each.run_id}, which {origin} had started and not heard of by event {part.last}, is no "
-                "longer kept, and cannot be started anew: fork at an event before or after it was under way"
+                f"cannot fork {origin} at event {part.last}: {each.name} {each.run_id} was under way there, and its "
+                "run is no longer kept, so it cannot be started anew. Fork at an event before or after it was under way"
             )
 
 
 async def _changed(tx: Tx, origin: UUID, part: Cut, events: Sequence[Event], new_ids: dict[int, RunId]) -> list[Event]:
-    """The events that read otherwise in the fork."""
+    """Return the events that differ in the fork."""
     assert part.begun is not None
-    # It names its origin, whose random numbers it repeats.
+    # The first event names the origin, because the fork repeats the origin's random numbers.
     changed = [replace(part.begun, run_id=part.begun.run_id or origin)]
     changed += [replace(each, run_id=new_ids[each.idx]) for each in part.runs]
     if part.timers:
@@ -114,12 +118,13 @@ async def _changed(tx: Tx, origin: UUID, part: Cut, events: Sequence[Event], new
 
 
 def _moved(when: datetime, later: timedelta) -> datetime:
-    """A timer that never fires does not fire later."""
+    """Postpone a timer, unless it is one that never fires."""
     return when if when > NEVER - later else when + later
 
 
 async def start_again(tx: Tx, origin: UUID, new_id: RunId, *, again: bool) -> set[str]:
-    """-> pending: a finished run once more; queues with work. A failed workflow goes on from its last good point."""
+    """-> pending: start a finished run once more. A failed workflow goes on from its last good point. Return the queues
+    with work."""
     if await failed_workflows(tx, [origin]):
         return await fork(tx, origin, new_id, at=None, again=again)
     queue = await runs.start_again(tx, origin, new_id)
@@ -130,11 +135,12 @@ async def start_again(tx: Tx, origin: UUID, new_id: RunId, *, again: bool) -> se
 
 
 async def failed_workflows(tx: Tx, ids: Sequence[UUID]) -> set[UUID]:
+    """Return the ids of those runs that are failed workflows."""
     return {row["id"] for row in await tx.rows("forkable", ids=list(ids))}
 
 
 async def open_runs(tx: Tx, *, after: UUID, limit: int) -> list[OpenRun]:
-    """Workflows that have begun and are not finished, oldest first, behind `after`."""
+    """Return workflows that have begun and are not finished, oldest first, behind `after`."""
     return [
         OpenRun(
             row["id"], plain_name(row["name"]), pin_of(row["name"]), row["key"], row["queue"], row["parent_id"],
@@ -145,4 +151,5 @@ async def open_runs(tx: Tx, *, after: UUID, limit: int) -> list[OpenRun]:
 
 
 async def count_open(tx: Tx) -> int:
+    """Count the workflows that have begun and are not finished."""
     return int((await tx.rows("count_open_workflows"))[0]["runs"])

@@ -1,4 +1,4 @@
-"""What bodies say on their way, from many attempts at once."""
+"""Notes: the progress and log lines of running bodies, written for many attempts at once."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from stepwell.store import rows
 from stepwell.store.pool import Tx
 
 MOST_LINES = 10_000
-"""Lines that are read at once: ten attempts that said all they may."""
+"""Maximum number of lines read at once: those of ten attempts that wrote as many as they may."""
 
 
 async def write(tx: Tx, steps: Sequence[StepNote], lines: Sequence[LineNote]) -> None:
-    """One statement for each kind. To repeat it does no harm."""
+    """Write notes, with one statement for each kind. It is idempotent, so it may be repeated."""
     now = time.monotonic()
     if steps:
         await tx.rows(
@@ -51,5 +51,5 @@ async def progress(tx: Tx, run_id: UUID) -> list[Progress]:
 
 
 async def logs(tx: Tx, run_id: UUID, *, attempt: int | None = None, limit: int = MOST_LINES) -> list[LogLine]:
-    """The last lines, in the order in which they were written."""
+    """Return the last lines of a run, in the order in which they were written."""
     return [rows.log_line(row) for row in await tx.rows("logs_of", id=run_id, attempt=attempt, limit=limit)]

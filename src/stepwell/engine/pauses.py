@@ -1,4 +1,4 @@
-"""Runs that are held up by hand, and go on where they were."""
+"""Pausing and resuming of runs."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from stepwell.store.pool import Row, Tx
 
 @dataclass(frozen=True, slots=True)
 class Steered:
-    """What came of a pause, or of its end."""
+    """The outcome of a pause or a resume."""
 
     queues: set[str]
-    """Of those that were moved."""
+    """Queues of the runs that were moved."""
     heard: list[UUID]
-    """Those in a turn, which does not know yet."""
+    """Workflows in a turn, whose worker must be told."""
 
 
 async def pause(tx: Tx, ids: Sequence[UUID], *, by: str = "") -> Steered:
-    """scheduled, waiting, pending -> paused; and workflows in a turn, when that ends."""
+    """scheduled, waiting, pending -> paused: pause runs. A workflow that is in a turn is paused when the turn ends."""
     return _steered(await tx.rows("pause_runs", ids=list(ids), by=by))
 
 
 async def resume(tx: Tx, ids: Sequence[UUID]) -> Steered:
-    """paused -> scheduled, pending."""
+    """paused -> scheduled, pending: resume runs where they were."""
     return _steered(await tx.rows("resume_runs", ids=list(ids)))
 
 
@@ -36,7 +36,8 @@ def _steered(rows: Sequence[Row]) -> Steered:
 
 
 async def refuse_pause(tx: Tx, run_id: UUID, fine: State | None) -> None:
-    """Why a run could not be paused or resumed. To be so already is no reason."""
+    """Raise the reason why a run could not be paused or resumed. A run that is in the wanted state already is no
+    error."""
     found = await tx.rows("run_by_id", id=run_id)
     if not found:
         raise NotFound("id", str(run_id))
@@ -44,4 +45,7 @@ async def refuse_pause(tx: Tx, run_id: UUID, fine: State | None) -> None:
     if state.finished:
         raise AlreadyFinished(run_id, state)
     if fine is State.PAUSED and state is State.RUNNING:
-        raise WrongUse(f"{found[0]['name']} {run_id} is running: a task is paused before it begins, or cancelled")
+        raise WrongUse(
+            f"{found[0]['name']} {run_id} is running: a running task cannot be paused. Pause it before it begins, "
+            "or cancel it"
+        )

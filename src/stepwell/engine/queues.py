@@ -1,4 +1,4 @@
-"""Queues: their limits, and whether they are paused. Whoever claims next goes by what is set."""
+"""Queues: their limits, and whether they are paused. Each claim reads these settings from the table."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from stepwell.store.pool import Row, Tx
 
 
 async def set_limits(tx: Tx, name: str, limits: Limits, *, sets: Collection[str]) -> None:
-    """Set those limits of a queue that `sets` names. What is running there counts at once.
+    """Set the limits of a queue that `sets` names. Runs that are running there count at once.
 
-    In a transaction: until it ends nobody claims from that queue. To be followed by `count_in`, after its commit.
+    Call it in a transaction: until that ends, nothing is claimed from the queue. Call `count_in` after its commit.
     """
     rate = limits.rate
     await tx.rows(
@@ -29,25 +29,25 @@ async def set_limits(tx: Tx, name: str, limits: Limits, *, sets: Collection[str]
 
 
 async def count_in(tx: Tx, name: str) -> None:
-    """What is running in a queue that has just got a limit counts against it.
+    """Count the running runs of a queue that has just got a limit.
 
-    Once more after the commit: a claim may have been on its way that knew of no limit.
+    Called once more after the commit: a claim may have been under way that did not see the limit.
     """
     await tx.rows("count_in", name=name)
 
 
 async def pause(tx: Tx, name: str, *, by: str) -> None:
-    """Nothing more is claimed from it. What is running goes on."""
+    """Pause a queue: nothing more is claimed from it. Runs that are running go on."""
     await tx.rows("pause_queue", name=name, by=by)
 
 
 async def resume(tx: Tx, name: str) -> bool:
-    """Whether it was paused."""
+    """Resume a queue. Return True if it was paused."""
     return bool(await tx.rows("resume_queue", name=name))
 
 
 async def seen(tx: Tx, name: str | None = None) -> list[QueueInfo]:
-    """Every queue with settings or live runs, by name; or that one, if it is."""
+    """Return every queue that has settings or live runs, by name; or only the queue of that name, if it exists."""
     return [_info(row) for row in await tx.rows("queues_seen", name=name, most=COUNTED)]
 
 

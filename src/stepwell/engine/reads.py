@@ -1,4 +1,4 @@
-"""What handles, lists and waiters ask. Nothing here changes anything."""
+"""Read-only queries for handles, lists and waiters."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from stepwell.store import rows
 from stepwell.store.pool import Row, Tx
 
 _LISTS = {frozenset({State.FAILED}): "list_failed_runs", frozenset({State.RUNNING}): "list_running_runs"}
-"""States whose runs have an index of their own, which only a statement that names them can use."""
+"""States whose runs have an index of their own, which only a statement that names the state can use."""
 LOOKED_AT = 100_000
-"""Runs that one statement looks at for a list: with a filter that hardly any run matches it would look at all that are
-kept."""
+"""Runs that one statement examines for a list. Without this limit, a filter that hardly any run matches would examine
+every run that is kept."""
 
 
 async def run_info(tx: Tx, run_id: UUID) -> RunInfo:
@@ -45,13 +45,13 @@ async def id_by_key(tx: Tx, key: str) -> UUID:
 
 
 async def glimpses(tx: Tx, first: UUID, last: UUID, *, limit: int) -> list[Glimpse]:
-    """The newest runs whose ids lie in this range."""
+    """Return the newest runs whose ids lie in this range."""
     found = await tx.rows("runs_between", first=first, last=last, limit=limit)
     return [Glimpse(row["id"], row["name"], State(row["state"]), row["created_at"]) for row in found]
 
 
 async def waits(tx: Tx, ids: Sequence[UUID]) -> dict[UUID, Waits]:
-    """What those of these runs that are live wait for."""
+    """Return what each of these runs waits for, if it is live."""
     return {row["id"]: _waits(row) for row in await tx.rows("waits_of", ids=list(ids))}
 
 
@@ -62,14 +62,15 @@ def _waits(row: Row) -> Waits:
 
 
 async def attempts(tx: Tx, run_id: UUID) -> list[Attempt]:
-    """Every attempt, with the lines that it wrote."""
+    """Return every attempt of a run, with its log lines."""
     found = [rows.attempt(row) for row in await tx.rows("attempts_of", id=run_id)]
     lines = await notes.logs(tx, run_id) if found else []
     return [replace(each, logs=tuple(line for line in lines if line.attempt == each.attempt)) for each in found]
 
 
 async def finished(tx: Tx, ids: Sequence[UUID], *, recent: bool = False) -> list[Finished]:
-    """Those of these runs that have finished; in the last hour, if asked so, which is the cheaper question."""
+    """Return the finished ones of these runs. With `recent`, only those that finished in the last hour, which is
+    cheaper."""
     return [_finished(row) for row in await tx.rows("recent_results" if recent else "results", ids=list(ids))]
 
 
@@ -79,12 +80,12 @@ def _finished(row: Row) -> Finished:
 
 
 async def existing(tx: Tx, ids: Sequence[UUID]) -> set[UUID]:
-    """Those of these runs that there are, live or finished."""
+    """Return the ids of those runs that exist, live or finished."""
     return {row["id"] for row in await tx.rows("existing_runs", ids=list(ids))}
 
 
 def packed(which: Filter) -> dict[str, Any]:
-    """A filter as statements take it."""
+    """Convert a filter to the parameters of a statement."""
     return {
         "states": None if which.states is None else [state.value for state in which.states],
         "name": which.name,
@@ -97,8 +98,11 @@ def packed(which: Filter) -> dict[str, Any]:
 
 
 async def page(tx: Tx, which: Filter, *, limit: int, after: UUID | None, most: int | None = None) -> Page:
-    """Newest first, one row more than is shown, to know whether there is another page. Where few match it is short,
-    and empty perhaps: it looks at so many runs, and `next` says how far it came."""
+    """Return a page of runs, newest first. One row more than is shown is read, to know whether there is another page.
+
+    Where few runs match, a page may be short or even empty: the statement examines a limited number of runs, and `next`
+    says how far it came.
+    """
     most = most or LOOKED_AT
     values = packed(which) | {"most": most}
     name = "list_blocked_runs" if which.blocked else _LISTS.get(frozenset(which.states or ()), "list_runs")

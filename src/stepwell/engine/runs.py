@@ -1,15 +1,15 @@
-"""The life of a run: start, claim, due, expire, cancel, and the reaping of lost claims.
+"""The life of a run: start, claim, due, and the locking of lost claims.
 
-A claim is the right of one worker to one attempt. It is named by the pair (id, claim_id): the id is the
-run's, the claim_id is random and made for one claim call. Every later write by the worker names both and
-demands that the run is still running; when that finds no row the claim is lost, whatever the cause:
+A claim is the right of one worker to one attempt. It is named by the pair (id, claim_id): the id is the run's, the
+claim_id is random and made for one claim call. Every later write by the worker names both and demands that the run is
+still running; if it finds no row, the claim is lost, whatever the cause:
 
     pending ──claim──► running ──┬─ complete, fail, retry, repeat, snooze, release: by its worker (settle.py)
                                  ├─ reaped: its worker's lease ended, and the reaper settled it
                                  └─ cancelled: from outside
 
-`attempt` counts and `claim_id` fences: a counter alone would repeat itself after a replica that had not
-heard of the last claims is promoted.
+`attempt` counts and `claim_id` fences. A counter alone would repeat itself when a replica is promoted that had not
+received the last claims.
 """
 
 from __future__ import annotations
@@ -30,24 +30,25 @@ from stepwell.store import copying, rows
 from stepwell.store.pool import Row, Transaction, Tx
 
 MANY = 200
-"""From this many on, rows of one write are copied into their table."""
+"""From this many rows on, a write uses COPY."""
 
 CALM = timedelta(seconds=3)
-"""No claim is lost so soon after the server came up: those who could not reach it renew first."""
+"""Time after a server start in which no claim is lost: workers that could not reach the server renew their leases
+first."""
 AGEING = timedelta(seconds=1)
-"""What a run has to wait, for each step of priority between it and the most urgent, to be as urgent as that."""
+"""How long a run must wait, for each step of priority between it and the most urgent run, to become as urgent."""
 MOST = 5_000
-"""Runs of one statement: enough to be fast, and a bound on what one call can hold up."""
+"""Runs per statement: enough to be fast, and a bound on how long one call blocks others."""
 KEYS = 200
-"""Limit keys of a queue that have their turn in one claim."""
+"""Limit keys of a queue that are served by one claim."""
 KEEP_KEYS = timedelta(days=30)
-"""A key is remembered this long, and in any case while its run is live."""
+"""How long a key is remembered. It is always remembered while its run is live."""
 
 
 async def start(tx: Tx, starts: Sequence[Start]) -> list[RunId]:
-    """-> pending, or scheduled when it has a delay; the id of the run each start led to.
+    """-> pending, or scheduled with a delay: start runs. Return the id of the run to which each start led.
 
-    A start whose key is taken leads to the run that holds it, or is a KeyConflict.
+    A start whose key is taken leads to the run that holds it, or raises KeyConflict.
     """
     if len(starts) == 1 and starts[0].is_plain:
         await start_one(tx, starts[0])
@@ -86,7 +87,8 @@ async def start(tx: Tx, starts: Sequence[Start]) -> list[RunId]:
 
 
 async def start_all(tx: Tx, starts: Sequence[Start]) -> list[RunId]:
-    """The same, of any number: in as many statements as it takes that none of them holds others up."""
+    """-> pending, scheduled: start any number of runs, in as many statements as are needed so that none of them blocks
+    others for long."""
     ids: list[RunId] = []
     for first in range(0, len(starts), MOST):
         ids += await start(tx, starts[first : first + MOST])
@@ -96,7 +98,8 @@ async def start_all(tx: Tx, starts: Sequence[Start]) -> list[RunId]:
 async def once_for_each_key(
     starts: Sequence[Start], start: Callable[[Sequence[Start]], Awaitable[list[RunId]]]
 ) -> dict[RunId, RunId]:
-    """Starts with the same key lead to the same run: only the first of them is started. Those that led elsewhere."""
+    """Start only the first of the starts that share a key: all of them lead to the same run. Return, for each start
+    that led to another run, that run's id."""
     first = first_by_key(starts)
     unique = [each for each in starts if each.key is None or first[each.key] is each]
     ids = dict(zip((each.id for each in unique), await start(unique), strict=True))
@@ -105,7 +108,7 @@ async def once_for_each_key(
 
 
 async def start_one(tx: Tx, start: Start, word: Word | None = None) -> bool:
-    """-> pending: one plain start; whether the word was said."""
+    """-> pending: start one plain run. Return True if the notification was sent with it."""
     terms = start.terms
     made = await tx.rows(
         "start_run",
@@ -126,15 +129,16 @@ async def start_one(tx: Tx, start: Start, word: Word | None = None) -> bool:
 
 
 async def start_plain(tx: Transaction, starts: Iterable[Start]) -> None:
-    """-> pending: plain starts, any number of them, in the quickest way there is.
+    """-> pending: start any number of plain runs by COPY, which is the fastest way.
 
-    In a transaction of its own, and not to be repeated in this way: an id that is there already is an error.
-    Should the answer to its commit be lost, a repetition waits at the first id until it is known what came of it.
+    It needs a transaction of its own, and cannot be repeated in this way: an id that exists already is an error. If the
+    answer to its commit is lost, a repetition waits at the first id until the outcome of that commit is known.
     """
     await tx.copy("runs", copying.COLUMNS, copying.chunks(starts))
 
 
 async def _existing(tx: Tx, starts: Sequence[Start]) -> list[RunId]:
+    """Return the id of the run to which each start led, when some starts were not inserted."""
     keyed = [each.key for each in starts if each.key is not None]
     held = {row["key"]: row for row in await tx.rows("keys_held", keys=keyed)} if keyed else {}
     unique = [each.unique_key for each in starts if each.unique_key is not None]
@@ -143,36 +147,37 @@ async def _existing(tx: Tx, starts: Sequence[Start]) -> list[RunId]:
     for each in starts:
         holder = held.get(each.key) if each.key is not None else None
         if holder is None and each.key is not None:
-            raise Unavailable(f"the key {each.key!r} was forgotten at this moment")
+            raise Unavailable(f"the key {each.key!r} expired while this start looked for its run")
         if holder is not None and holder["digest"] != each.digest and not await _is_alike(tx, holder, each):
             raise KeyConflict(holder["key"], holder["run_id"])
         if each.unique_key is not None and each.unique_key not in unfinished:
-            raise Unavailable(f"the run that is unique by {each.unique_key!r} finished at this moment")
+            raise Unavailable(f"the run that is unique by {each.unique_key!r} finished while this start looked for it")
         found = holder["run_id"] if holder is not None else unfinished.get(each.unique_key, each.id)
         ids.append(RunId(found))
     return ids
 
 
 async def _is_alike(tx: Tx, holder: Row, start: Start) -> bool:
-    """Whether the key was reserved for the same name and input by SQL, which makes no digest."""
+    """Tell whether the key was reserved for the same name and input by SQL, which stores no digest."""
     if holder["digest"]:
         return False
     return bool(await tx.rows("runs_alike", ids=[holder["run_id"]], names=[start.terms.name], inputs=[start.input]))
 
 
 async def undo_starts(tx: Tx, starts: Sequence[Start]) -> None:
-    """Take back starts in the transaction that made them."""
+    """Take back starts, in the transaction that made them."""
     keys = [each.key for each in starts if each.key is not None]
     await tx.rows("undo_starts", ids=[each.id for each in starts], keys=keys)
 
 
 async def tell_with_commit(tx: Tx, words: Sequence[Word]) -> None:
-    """Say words that are heard when this transaction commits."""
+    """Send notifications that are delivered when this transaction commits."""
     await tx.rows("tell_with_commit", channels=[word.channel for word in words], words=[word.text for word in words])
 
 
 async def debounce(tx: Tx, start: Start) -> RunId:
-    """-> scheduled: a run after a while in which no other start with its debounce key comes; its id."""
+    """-> scheduled: start a run that begins once no other start with its debounce key has come for a while. Return its
+    id."""
     terms = start.terms
     made = await tx.rows(
         "debounce_run",
@@ -197,7 +202,7 @@ async def debounce(tx: Tx, start: Start) -> RunId:
 
 
 async def start_again(tx: Tx, origin: UUID, new_id: RunId) -> str:
-    """-> pending: a new run with the input of a finished one; its queue."""
+    """-> pending: start a new run with the input of a finished one. Return its queue."""
     started = await tx.rows("start_runs_again", ids=[new_id], origins=[origin])
     if started:
         return str(started[0]["queue"])
@@ -206,21 +211,24 @@ async def start_again(tx: Tx, origin: UUID, new_id: RunId) -> str:
         raise NotFound("id", str(origin))
     if not State(found[0]["state"]).finished:
         raise NotFinished(origin, found[0]["state"])
-    return str(found[0]["queue"])  # the answer to an earlier try was lost: it is started
+    return str(found[0]["queue"])  # an earlier try, whose answer was lost, has started it
 
 
 async def undo_finished_starts(tx: Tx, ids: Sequence[UUID]) -> None:
-    """For a start repeated after its answer was lost, in the same transaction, after it."""
+    """Take back repeated starts whose first try has finished already. Call it after the start, in the same
+    transaction."""
     await tx.rows("undo_finished_starts", ids=list(ids))
 
 
 async def note_repeated_starts(tx: Tx, ids: Sequence[UUID]) -> None:
-    """After a repeated start, in its transaction: the first try can do nothing any more, however late it comes."""
+    """Record repeated starts, so that their first try has no effect any more, however late it arrives. Call it after
+    the start, in the same transaction."""
     await tx.rows("note_repeated_starts", ids=list(ids))
 
 
 async def claim(tx: Tx, wanted: Wanted, claim_id: ClaimId) -> Claimed:
-    """pending -> running, up to `limit`: from each queue the same share, the most urgent and then the oldest."""
+    """pending -> running: claim up to `limit` runs, the same share from each queue, the most urgent first and then the
+    oldest."""
     taken = await tx.rows(
         "claim_runs",
         queues=wanted.queues,
@@ -238,8 +246,8 @@ async def claim(tx: Tx, wanted: Wanted, claim_id: ClaimId) -> Claimed:
 
 
 async def claim_from(tx: Tx, queue: str, wanted: Wanted, claim_id: ClaimId) -> Claimed:
-    """pending -> running, up to `limit`: from one queue without a limit, the most urgent and then the oldest. A shorter
-    statement than that of `claim`, for a worker that hears of work in one queue."""
+    """pending -> running: claim up to `limit` runs from one queue that has no limit, the most urgent first and then the
+    oldest. The statement is shorter than that of `claim`, for a worker that was notified of work in one queue."""
     taken = await tx.rows(
         "claim_from_queue",
         queue=queue,
@@ -254,7 +262,7 @@ async def claim_from(tx: Tx, queue: str, wanted: Wanted, claim_id: ClaimId) -> C
 
 
 async def claim_limited(tx: Tx, wanted: Wanted, claim_id: ClaimId) -> ClaimedLimited:
-    """pending -> running, up to `limit`: from queues with a limit, and of runs with a limit key, in turns."""
+    """pending -> running: claim up to `limit` runs from queues with a limit, and runs with a limit key, in turns."""
     taken = await tx.rows(
         "claim_limited_runs",
         queues=wanted.queues,
@@ -280,7 +288,8 @@ async def exchange(
     names: Sequence[str],
     word: Word | None = None,
 ) -> Exchanged:
-    """running -> completed, and pending -> running behind the places of busy queues: one statement for both."""
+    """running -> completed, and pending -> running behind the places of busy queues: settle and claim in one
+    statement."""
     completed = sorted(completed, key=by_id)
     ids = [claim.id for claim, _ in completed]
     answer = await tx.rows(
@@ -305,24 +314,25 @@ async def exchange(
 
 
 def by_id(settlement: tuple[Claim, Outcome]) -> tuple[bytes, int]:
-    """The statements need this order. Of two claims of one run the later counts, and it comes last."""
+    """Sort key for settlements: the statements need ascending ids. Of two claims of one run the later counts, so it
+    comes last."""
     claim = settlement[0]
     return claim.id.bytes, claim.attempt
 
 
 async def due(tx: Tx, *, limit: int) -> list[str]:
-    """scheduled, waiting -> pending: what is due; the queue of each."""
+    """scheduled, waiting -> pending: move runs whose time has come. Return the queue of each."""
     return [row["queue"] for row in await tx.rows("due_runs", limit=limit)]
 
 
 async def next_due(tx: Tx) -> timedelta | None:
-    """How long until a run is due or expires."""
+    """Return the time until a run is due, expires or passes its deadline."""
     found = await tx.rows("next_due")
     return timedelta(seconds=found[0]["seconds"]) if found else None
 
 
 async def refuse_finished(tx: Tx, run_id: UUID) -> None:
-    """Why a run could not be cancelled. To have been cancelled before is no reason."""
+    """Raise the reason why a run could not be cancelled. A run that was cancelled before is no error."""
     found = await tx.rows("run_by_id", id=run_id)
     if not found:
         raise NotFound("id", str(run_id))
@@ -331,7 +341,7 @@ async def refuse_finished(tx: Tx, run_id: UUID) -> None:
 
 
 async def lock_lost_claims(tx: Tx, *, limit: int, calm: timedelta = CALM) -> list[Claim]:
-    """Claims whose worker holds no lease any more, locked for as long as the transaction lasts."""
+    """Return claims whose worker no longer holds a lease, locked until the transaction ends."""
     lost = await tx.rows("lock_lost_claims", limit=limit, calm=calm)
     claims = [rows.claim(row) for row in lost]
     for claim, row in zip(claims, lost, strict=True):

@@ -1,4 +1,4 @@
-"""How attempts end. Many outcomes become few statements, one for each kind of move, in one transaction.
+"""Settling: how attempts end. Many outcomes become few statements, one for each kind of move, in one transaction.
 
 plan   decides the move of every outcome and gathers the arrays: no I/O
 apply  executes the statements; an id that does not come back has lost its claim
@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any, assert_never
 
 from stepwell.engine import ends
-from stepwell.engine.ends import Ending
+from stepwell.engine.ends import ClaimEnd
 from stepwell.engine.runs import by_id
 from stepwell.model.errors import StepwellError
 from stepwell.model.ids import RunId
@@ -44,20 +44,21 @@ PAGE = 500
 
 @dataclass(slots=True)
 class Batch:
-    """One statement's worth of moves: columns by name, as it takes them."""
+    """The moves of one statement: its parameters as columns by name."""
 
     statement: str
     columns: dict[str, list[Any]] = field(default_factory=dict)
     wakes: set[str] = field(default_factory=set)
-    """The queues that have work again once it is executed."""
+    """Queues that have work again once the statement is executed."""
 
     @property
     def soonest(self) -> timedelta | None:
-        """How soon the first of them is due again."""
+        """The shortest delay until one of the runs is due again."""
         return min(self.columns["delays"]) if "delays" in self.columns else None
 
     def pages(self) -> Iterator[dict[str, list[Any]]]:
-        """Its columns, a page at a time: the server finds an element of an array by walking over those before it."""
+        """Yield the columns, a page at a time: the server finds an element of an array by walking over all elements
+        before it."""
         count = len(self.columns["ids"])
         if count <= PAGE:
             yield self.columns
@@ -66,22 +67,23 @@ class Batch:
             yield {name: values[first : first + PAGE] for name, values in self.columns.items()}
 
     def add(self, claim: Claim, **values: Any) -> None:
+        """Append the values of one claim to the columns."""
         for name, value in {"ids": claim.id, "claim_ids": claim.claim_id, **values}.items():
             self.columns.setdefault(name, []).append(value)
 
 
 @dataclass(slots=True)
-class Plan:
-    """What settles a group of outcomes: the runs that end, and a batch for each other kind of move."""
+class SettlePlan:
+    """The plan for a group of outcomes: the runs that end, and a batch for each other kind of move."""
 
-    endings: list[Ending] = field(default_factory=list)
+    endings: list[ClaimEnd] = field(default_factory=list)
     batches: dict[str, Batch] = field(default_factory=dict)
     moves: dict[Claim, Move] = field(default_factory=dict)
-    """What was decided for all but completed runs."""
+    """The decision for each claim whose outcome needed one: all but completed runs."""
 
     @property
     def is_one_statement(self) -> bool:
-        """Whether it needs no transaction: a single statement, from which nothing follows."""
+        """True if the plan needs no transaction: it is a single statement, from which nothing follows."""
         if len(self.batches) + bool(self.endings) > 1:
             return False
         return not any(
@@ -89,26 +91,27 @@ class Plan:
         )
 
     def batch(self, statement: str) -> Batch:
+        """Return the batch of a statement, made on first use."""
         return self.batches.setdefault(statement, Batch(statement))
 
 
 @dataclass(slots=True)
 class Settled:
-    """What became of a plan: the runs that moved, those that finished, and what followed for others."""
+    """The result of a plan: the runs that moved, those that finished, and what followed for others."""
 
     moved: set[RunId] = field(default_factory=set)
     moves: dict[Claim, Move] = field(default_factory=dict)
-    """What was decided for all but completed runs, whether or not they moved."""
+    """The decision for each claim but those of completed runs, whether or not the run moved."""
     finished: list[RunId] = field(default_factory=list)
     after: Consequences = field(default_factory=Consequences)
 
 
-def plan(settlements: Sequence[Settlement], *, noise: Callable[[], float] = random.random) -> Plan:
-    """Decide the move of each outcome, in the order of their ids: two settlers hardly ever wait in a circle."""
-    planned = Plan()
+def plan(settlements: Sequence[Settlement], *, noise: Callable[[], float] = random.random) -> SettlePlan:
+    """Decide the move of each outcome, in the order of their ids, so that two settlers hardly ever deadlock."""
+    planned = SettlePlan()
     for claim, outcome in sorted(settlements, key=by_id):
-        if type(outcome) is Completed:  # nearly all of them, and there is nothing to decide
-            planned.endings.append(Ending(claim, State.COMPLETED, outcome.result))
+        if type(outcome) is Completed:  # the most frequent outcome, and there is nothing to decide
+            planned.endings.append(ClaimEnd(claim, State.COMPLETED, outcome.result))
         else:
             move = planned.moves[claim] = _move(claim, outcome, noise())
             _add(planned, claim, move)
@@ -117,25 +120,25 @@ def plan(settlements: Sequence[Settlement], *, noise: Callable[[], float] = rand
 
 def _move(claim: Claim, outcome: Outcome, noise: float) -> Move:
     if isinstance(outcome, Waiting):
-        raise AssertionError("a turn is written by itself")
+        raise AssertionError("a turn that waits is written by engine/turns.py, and is not settled here")
     if not isinstance(outcome, Failed):
         return outcome
     try:
         retry = policy_of(claim.retry, turn=claim.turn)
     except (AttributeError, StepwellError, TypeError, ValueError) as error:
-        # One row that cannot be read must not stop the others of its batch, pass after pass.
+        # One unreadable row must not block the others of its batch, pass after pass.
         unread = f"{outcome.error.message}\n(and its retry policy cannot be read: {error})"
         return Failed(replace(outcome.error, message=unread, reason=Reason.GAVE_UP))
     return decide(outcome, retry=retry, failures=claim.failures, noise=noise, left=claim.left)
 
 
-def _add(planned: Plan, claim: Claim, move: Move) -> None:
+def _add(planned: SettlePlan, claim: Claim, move: Move) -> None:
     usage = stored_usage(claim.usage)
     match move:
         case Completed(result):
-            planned.endings.append(Ending(claim, State.COMPLETED, result))
+            planned.endings.append(ClaimEnd(claim, State.COMPLETED, result))
         case Failed(error):
-            planned.endings.append(Ending(claim, State.FAILED, error=error))
+            planned.endings.append(ClaimEnd(claim, State.FAILED, error=error))
         case Retried(error, delay, alone):
             planned.batch("retry_runs").add(
                 claim, errors=stored_error(error), usages=usage, delays=delay, alones=alone
@@ -152,9 +155,9 @@ def _add(planned: Plan, claim: Claim, move: Move) -> None:
             assert_never(move)
 
 
-async def apply(tx: Tx, planned: Plan, *, told: bool = False) -> Settled:
-    """running -> completed, failed, scheduled, pending: as planned. In a transaction, unless it is one statement.
-    `told` says that the workflows that wait for these runs know of their end."""
+async def apply(tx: Tx, planned: SettlePlan, *, told: bool = False) -> Settled:
+    """running -> completed, failed, scheduled, pending: execute the plan. It needs a transaction, unless it is one
+    statement. `told` says that the workflows that wait for these runs already know of their end."""
     settled = Settled()
     settled.moves = planned.moves
     if planned.endings:

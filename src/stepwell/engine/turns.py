@@ -1,4 +1,4 @@
-"""Turns: what they find, what they write, and where that leaves their runs.
+"""Turns: read what is new for a turn, write what it produced, and move its run.
 
 waiting ──arrives, due──► pending ──claim──► running ──advance──┬─► waiting, or pending if more has arrived
                                                                ├─► running: the turn goes on
@@ -16,7 +16,7 @@ import msgspec
 
 from stepwell.engine import arrivals, eager_children, ends, runs
 from stepwell.engine.arrivals import NEVER
-from stepwell.engine.ends import Ending
+from stepwell.engine.ends import ClaimEnd
 from stepwell.engine.runs import MANY
 from stepwell.model.commands import Ended
 from stepwell.model.errors import ClaimLost, KeyConflict
@@ -31,11 +31,11 @@ from stepwell.store import history as stored
 from stepwell.store.pool import Transaction, Tx
 
 PAGE = 2_000
-"""Starts of one statement."""
+"""Starts per statement."""
 
 
 async def news(tx: Tx, claims: Sequence[Claim]) -> dict[UUID, News]:
-    """What there is for turns that are held. An id that is missing has lost its claim."""
+    """Return what is new for turns that are held. An id that is missing has lost its claim."""
     claims = sorted(claims, key=lambda claim: claim.id.bytes)
     found = await tx.rows(
         "turns_held", ids=[claim.id for claim in claims], claim_ids=[claim.claim_id for claim in claims]
@@ -54,10 +54,10 @@ async def news(tx: Tx, claims: Sequence[Claim]) -> dict[UUID, News]:
 
 
 async def advance(tx: Tx, advances: Sequence[Advance], *, worker: WorkerId, claim_id: ClaimId) -> Consequences:
-    """running -> waiting, pending, paused, or a finished state: what turns wrote, and where it leaves their runs.
+    """running -> waiting, pending, paused, or a finished state: write what turns produced, and move their runs.
 
-    In a transaction, unless all of them are lone, or `only` record or complete. ClaimLost, which takes it back as a
-    whole, if one of several that move others with them has lost its claim.
+    It needs a transaction, unless all of them are lone, or `only` record or complete. It raises ClaimLost, which rolls
+    back the whole transaction, if a turn that moves other runs with it has lost its claim.
     """
     if all([each.only == "records" for each in advances]):
         return Consequences(await record(tx, advances))
@@ -68,7 +68,7 @@ async def advance(tx: Tx, advances: Sequence[Advance], *, worker: WorkerId, clai
 
 
 async def record(tx: Tx, advances: Sequence[Advance]) -> dict[UUID, Advanced]:
-    """Events, and the turns go on. An id that is missing has lost its claim. Nobody else is to hear of it."""
+    """Write the events of turns that go on. An id that is missing has lost its claim. Nobody else needs to be told."""
     if len(advances) == 1 and len(advances[0].events) == 1:
         (only,) = advances
         recorded = await _record_one(tx, only)
@@ -95,7 +95,7 @@ async def _record_one(tx: Tx, advance: Advance) -> Advanced | None:
 
 
 async def _complete(tx: Tx, advances: Sequence[Advance]) -> Consequences:
-    """running -> completed: workflows of whose end nobody is told."""
+    """running -> completed: complete workflows whose end nobody waits for."""
     made = {row["id"]: row["arrived"] for row in await tx.rows("complete_turns", **_completed_columns(advances))}
     finished = list(made)
     if late := [each.claim.id for each in advances if made.get(each.claim.id, 0) > each.seen]:
@@ -104,7 +104,8 @@ async def _complete(tx: Tx, advances: Sequence[Advance]) -> Consequences:
 
 
 async def _advance(tx: Tx, advances: Sequence[Advance], worker: WorkerId, claim_id: ClaimId) -> Consequences:
-    """Whatever else there may be."""
+    """running -> waiting, pending, paused, or a finished state: the general case, with starts, cancellations and
+    ends."""
     all_of_them = Consequences()
     starts = [start for each in advances for start in each.starts]
     refused = await _start(tx, starts)
@@ -113,9 +114,9 @@ async def _advance(tx: Tx, advances: Sequence[Advance], worker: WorkerId, claim_
     claims = await eager_children.start_claimed(tx, here, worker, claim_id) if here else []
     if len(claims) < len(here):
         all_of_them.wakes |= {start.terms.queue for start in here}
-    # After the starts: one may have been given up in the turn that started it.
+    # After the starts: a run may be cancelled in the turn that started it.
     await ends.cancel_parts(tx, [run_id for each in advances for run_id in each.cancels], all_of_them)
-    # Before their own rows: who ends a child has it first, and then tells its parent.
+    # Before the workflows' own rows: whoever ends a child locks it first, and then tells its parent.
     await ends.lock_children(tx, [each.claim.id for each in advances if each.ended is not None and each.ended.cancels])
     apart = sum([len(each.events) for each in advances]) > MANY and isinstance(tx, Transaction)
     for row in await tx.rows("advance_turns", **_columns(advances), **_event_columns([] if apart else advances)):
@@ -137,7 +138,8 @@ async def _advance(tx: Tx, advances: Sequence[Advance], worker: WorkerId, claim_
 
 
 async def _start(tx: Tx, starts: Sequence[Start]) -> list[tuple[UUID, Event]]:
-    """-> pending, scheduled: what turns start; and what is to be told to those whose child has a key of another run."""
+    """-> pending, scheduled: start the runs of turns. Return the refusals for the parents of children whose key belongs
+    to another run."""
     await _start_unkeyed(tx, [each for each in starts if each.key is None])
     refused = []
     for each in starts:
@@ -157,6 +159,7 @@ async def _start(tx: Tx, starts: Sequence[Start]) -> list[tuple[UUID, Event]]:
 
 
 async def _start_unkeyed(tx: Tx, starts: Sequence[Start]) -> None:
+    """-> pending, scheduled: start runs without a key, by COPY if there are many plain ones."""
     if isinstance(tx, Transaction) and len(starts) > MANY:
         plain = plain_parts(starts)
         await runs.start_plain(tx, plain)
@@ -166,14 +169,15 @@ async def _start_unkeyed(tx: Tx, starts: Sequence[Start]) -> None:
 
 
 async def _copy_events(tx: Any, advances: Sequence[Advance]) -> None:
-    """Many events, in the quickest way there is."""
+    """Write many events by COPY, which is the fastest way."""
     histories = [(each.claim.id, each.events) for each in advances]
     chunks = copying.event_chunks(histories, stored.details, chunk=copying.LARGE_CHUNK)
     await tx.copy("events", copying.EVENT_COLUMNS, chunks)
 
 
 def _event_columns(advances: Sequence[Advance]) -> dict[str, Any]:
-    """What is quickest for the driver: texts, and one document instead of many."""
+    """Return the columns of events in the form that is fastest for the driver: texts, and one JSON document instead of
+    many."""
     events = [event for each in advances for event in each.events]
     return {
         "places": copying.array([place for place, each in enumerate(advances, 1) for _ in each.events]),
@@ -221,7 +225,8 @@ def _columns(advances: Sequence[Advance]) -> dict[str, Any]:
 
 
 async def _end(tx: Tx, ending: Sequence[Advance], all_of_them: Consequences) -> None:
-    """End workflows whose code has ended. Their claims are known to hold: this transaction has their rows locked."""
+    """running -> completed, failed, cancelled: end workflows whose code has ended. Their claims are known to hold,
+    since this transaction has locked their rows."""
     endings = [_ending(each, each.ended) for each in ending if each.ended is not None and each.ended.type in _STATES]
     cancelled = [each.claim.id for each in endings if each.state is State.CANCELLED]
     await ends.cancel_children(tx, cancelled, all_of_them)
@@ -232,13 +237,13 @@ async def _end(tx: Tx, ending: Sequence[Advance], all_of_them: Consequences) -> 
         await tx.rows("forget_arrivals", ids=finished)
 
 
-def _ending(advance: Advance, ended: Ended) -> Ending:
+def _ending(advance: Advance, ended: Ended) -> ClaimEnd:
     state = _STATES[ended.type]
-    return Ending(advance.claim, state, ended.value or b"null", ended.error if state is State.FAILED else None)
+    return ClaimEnd(advance.claim, state, ended.value or b"null", ended.error if state is State.FAILED else None)
 
 
 _BY_ID = attrgetter("claim.id")
-"""The order in which rows are locked."""
+"""Sort key for the order in which rows are locked."""
 
 _STATES = {
     EventType.WORKFLOW_COMPLETED: State.COMPLETED,
@@ -248,7 +253,8 @@ _STATES = {
 
 
 _ALL = 2**31 - 1
-"""Of what has arrived for a workflow that ends: nobody will ask for it. Or for one that has not heard of all."""
+"""Larger than any number of arrivals. As `seen`, it marks all arrivals of an ending workflow as seen; as `arrived`, it
+makes a turn look for arrivals."""
 
 _WENT_ON = Advanced(State.RUNNING, 0)
-"""Nothing has arrived that it does not know of."""
+"""The turn goes on, and nothing has arrived that it does not know of."""

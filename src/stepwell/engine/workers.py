@@ -1,4 +1,4 @@
-"""Workers: the lease of each, one row that is renewed for as long as it lives, and how they fare."""
+"""Workers: the lease of each one, which is a row that it renews while it lives, and samples of its load."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from stepwell.store.pool import Row, Tx
 KEEP_WORKERS = timedelta(days=30)
 KEEP_SAMPLES = timedelta(days=3)
 GONE = timedelta(days=1)
-"""For how long a worker that is gone is still listed."""
+"""How long a worker that is gone is still listed."""
 LATELY, MOST_SAMPLES = timedelta(minutes=1), 12
 MOST_WORKERS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a worker is. The id is made anew by every process: a name may come back, an id does not."""
+    """The identity of a worker. The id is made anew by every process: a name may come back, an id does not."""
 
     id: WorkerId
     name: str
@@ -35,10 +35,11 @@ class Identity:
     names: Sequence[str] | None = None
     """The definitions that it knows."""
     versions: Mapping[str, str] = field(default_factory=dict)
-    """Of its workflows, by name."""
+    """The versions of its workflows, by name."""
 
 
 async def renew(tx: Tx, who: Identity, lease: timedelta) -> None:
+    """Take or renew the lease of a worker."""
     await tx.rows(
         "renew_lease",
         id=who.id,
@@ -55,6 +56,7 @@ async def renew(tx: Tx, who: Identity, lease: timedelta) -> None:
 
 
 async def sample(tx: Tx, worker: WorkerId, vitals: Vitals) -> None:
+    """Record the load of a worker."""
     await tx.rows(
         "sample_worker",
         id=worker,
@@ -69,7 +71,7 @@ async def sample(tx: Tx, worker: WorkerId, vitals: Vitals) -> None:
 
 
 async def seen(tx: Tx, ids: Sequence[UUID] | None = None) -> list[WorkerInfo]:
-    """Live workers first, then those that are gone since no more than a day; or those with these ids."""
+    """Return live workers first, then those that have been gone for at most a day; or the workers with these ids."""
     found = await tx.rows("workers_seen", ids=None if ids is None else list(ids), gone=GONE, limit=MOST_WORKERS)
     live = [row["id"] for row in found if row["state"] == "live"]
     samples: dict[UUID, list[Sample]] = {}
@@ -101,19 +103,21 @@ def _info(row: Row, samples: list[Sample]) -> WorkerInfo:
 
 
 async def leave(tx: Tx, worker: WorkerId) -> None:
+    """End the lease of a worker that has stopped."""
     await tx.rows("leave", id=worker)
 
 
 async def next_lease_end(tx: Tx) -> timedelta | None:
-    """How long until the first of the leases ends."""
+    """Return the time until the first lease ends."""
     seconds = (await tx.rows("next_lease_end"))[0]["seconds"]
     return None if seconds is None else timedelta(seconds=seconds)
 
 
 async def forget(tx: Tx) -> None:
+    """Delete workers that have been gone for long and that no run refers to."""
     await tx.rows("forget_workers", keep=KEEP_WORKERS)
 
 
 async def forget_samples(tx: Tx, *, limit: int) -> int:
-    """How many went: about `limit`, or fewer if that was all."""
+    """Delete old samples. Return how many went: about `limit`, or fewer if there were no more."""
     return len(await tx.rows("forget_samples", keep=KEEP_SAMPLES, limit=limit))

@@ -15,11 +15,11 @@ from stepwell.store import history as stored
 from stepwell.store.pool import Tx
 
 PAGE = 2_000
-"""Events of a history that are fetched at once."""
+"""Events of a history that are read at once."""
 
 
 async def history(tx: Tx, run_id: UUID, *, after: int = 0) -> list[Event]:
-    """What happened to a run behind this event, page by page."""
+    """Return the events of a run behind `after`, read page by page."""
     events: list[Event] = []
     while True:
         page = await tx.rows("history", id=run_id, after=after, limit=PAGE)
@@ -30,11 +30,12 @@ async def history(tx: Tx, run_id: UUID, *, after: int = 0) -> list[Event]:
 
 
 async def signal_or_start(tx: Tx, start: Start, event: Event, after: Consequences) -> RunId:
-    """-> pending, or waiting -> pending: a signal for the run that a start leads to, new or not; its id."""
+    """-> pending, or waiting -> pending: send a signal to the run to which a start leads, new or not. Return its id."""
     try:
         (run_id,) = await runs.start(tx, [start])
     except KeyConflict as conflict:
-        # It began with another input, long ago perhaps. Only another workflow's key is another's.
+        # The run was started with another input, perhaps long ago. It is still the right one, unless the key belongs to
+        # another workflow.
         found = await tx.rows("run_by_id", id=conflict.run_id)
         if not found or found[0]["name"] != start.terms.name:
             raise
@@ -47,7 +48,7 @@ async def signal_or_start(tx: Tx, start: Start, event: Event, after: Consequence
 
 
 async def answer(tx: Tx, run_id: UUID, update: UUID, after: int) -> tuple[Event | None, int]:
-    """The answer to an update among the events behind this one; and the last event there is."""
+    """Return the answer to an update, if it is among the events behind `after`, and the number of the last event."""
     for event in await history(tx, run_id, after=after):
         after = event.idx
         if event.run_id == update and event.type in _ANSWERS:
@@ -61,7 +62,7 @@ _ANSWERS = (EventType.UPDATE_COMPLETED, EventType.UPDATE_FAILED, EventType.UPDAT
 
 
 async def shown(tx: Tx, run_id: UUID) -> list[HistoryEvent]:
-    """A history, for people."""
+    """Return a history in readable form."""
     events: list[HistoryEvent] = []
     while True:
         page = await tx.rows("history", id=run_id, after=events[-1].idx if events else 0, limit=PAGE)
@@ -74,19 +75,19 @@ async def shown(tx: Tx, run_id: UUID) -> list[HistoryEvent]:
 
 
 async def children(tx: Tx, run_id: UUID) -> list[RunId]:
-    """Runs that a workflow started, finished or not."""
+    """Return the runs that a workflow started, finished or not."""
     return [RunId(row["id"]) for row in await tx.rows("started_by", id=run_id)]
 
 
 async def unblock(tx: Tx, versions: Mapping[str, str], worker: WorkerId | None = None) -> set[str]:
-    """waiting -> pending: runs whose code did not fit, where there is other code now; their queues."""
+    """waiting -> pending: move blocked workflows for which there is other code now. Return their queues."""
     names, had = list(versions), list(versions.values())
     woken = await tx.rows("unblock_runs", names=names, versions=had, worker=worker)
     return {row["queue"] for row in woken}
 
 
 async def forget_published(tx: Tx, *, limit: int) -> int:
-    """What was published by runs that are not kept any more; how many there were."""
+    """Delete the published states of runs that are not kept any more. Return how many there were."""
     last: UUID | None = UUID(int=0)
     gone = 0
     while last is not None:
@@ -96,6 +97,6 @@ async def forget_published(tx: Tx, *, limit: int) -> int:
 
 
 async def published(tx: Tx, run_id: UUID) -> bytes | None:
-    """What a workflow last showed."""
+    """Return the last state that a workflow published."""
     found = await tx.rows("last_published", id=run_id)
     return found[0]["state"] if found else None

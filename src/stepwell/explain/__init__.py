@@ -1,1 +1,1 @@
-"""Why a run is where it is."""
+"""Gathers and explains why a run is in its current state."""

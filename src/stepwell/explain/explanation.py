@@ -1,4 +1,4 @@
-"""What there is to know about a run that someone wonders about. It only gathers: `model/explanation.py` decides."""
+"""Gathers the facts that explain the state of a run. The explanation itself is made by `model/explanation.py`."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from stepwell.model.worker import WorkerInfo
 from stepwell.store.pool import Row, Tx
 
 MOST = 10_000
-"""How far it is worth counting."""
+"""The largest number that is counted exactly."""
 HOLDERS = 20
-"""Runs that hold a limit's places and are named."""
+"""How many of the runs that fill a limit are named."""
 
 
 async def explanation(tx: Tx, run_id: UUID) -> Explanation:
-    """In one transaction, so that all of it is of one moment by the database's clock."""
+    """Explain the state of a run. Call it in one transaction, so that all facts are from one moment of the database's
+    clock."""
     found = await tx.rows("run_facts", id=run_id)
     if not found:
         raise NotFound("id", str(run_id))
@@ -58,6 +59,7 @@ async def explanation(tx: Tx, run_id: UUID) -> Explanation:
 
 
 def _run(row: Row) -> RunFacts:
+    """Convert a row of `run_facts`."""
     return RunFacts(
         id=row["id"],
         name=row["name"],
@@ -93,7 +95,8 @@ def _json(stored: bytes | None) -> dict[str, Any]:
 
 
 async def _awaited(tx: Tx, run: RunFacts, begun: int | None) -> tuple[list[Awaited], int, datetime | None]:
-    """Runs that a workflow waits for, how many, and since when nothing has happened to it."""
+    """Return some of the runs that a workflow waits for, their total number, and the time of the workflow's last
+    event."""
     if run.kind != "workflow" or run.state not in (State.WAITING, State.PAUSED):
         return [], 0, None
     found = await tx.rows("awaited_runs", id=run.id, begun=begun or 1, names=list(run.awaits), most=MOST, limit=HOLDERS)
@@ -103,22 +106,25 @@ async def _awaited(tx: Tx, run: RunFacts, begun: int | None) -> tuple[list[Await
 
 
 async def _untold(tx: Tx, run: RunFacts) -> list[UUID]:
+    """Return some of the runs whose end was never delivered to the workflow that waits for them."""
     if run.kind != "workflow" or run.state is not State.WAITING:
         return []
     return [event.run_id for event in (await undelivered_ends.ends(tx, run.id))[:HOLDERS] if event.run_id is not None]
 
 
 async def _progress(tx: Tx, run: RunFacts) -> Progress | None:
-    """The step of which its body spoke last."""
+    """Return the latest step whose progress the body reported."""
     return next(reversed(await notes.progress(tx, run.id)), None)
 
 
 async def _holder(tx: Tx, worker: UUID, seen: list[WorkerInfo]) -> WorkerInfo | None:
+    """Return the worker that holds the claim, from `seen` if it is there."""
     known = [each for each in seen if each.id == worker] or await workers.seen(tx, [worker])
     return next(iter(known), None)
 
 
 async def _queue(tx: Tx, run: RunFacts) -> QueueFacts:
+    """Return the limits of the run's queue, how much of them is used, and whether the queue is paused."""
     (row,) = await tx.rows("queue_facts", queue=run.queue, limit_key=run.limit_key, most=MOST)
     places = Taken(row["concurrency"], row["held"])
     key_places = Taken(row["per_key"] if run.limit_key is not None else None, row["key_held"])
@@ -134,6 +140,7 @@ async def _queue(tx: Tx, run: RunFacts) -> QueueFacts:
 
 
 async def _with_holders(tx: Tx, run: RunFacts, taken: Taken, limit_key: str | None) -> Taken:
+    """Add the ids of runs that hold places, if the limit is full."""
     if not taken.is_full:
         return taken
     rows = await tx.rows("slot_holders", queue=run.queue, limit_key=limit_key, limit=HOLDERS)
@@ -141,6 +148,7 @@ async def _with_holders(tx: Tx, run: RunFacts, taken: Taken, limit_key: str | No
 
 
 async def _ahead(tx: Tx, run: RunFacts, priority: int) -> int:
+    """Count the pending runs that are claimed before this one, up to `MOST` + 1."""
     where = {"queue": run.queue, "priority": priority, "id": run.id, "most": MOST + 1}
     if run.limit_key is None:
         return int((await tx.rows("runs_ahead", **where))[0]["runs"])
@@ -148,5 +156,6 @@ async def _ahead(tx: Tx, run: RunFacts, priority: int) -> int:
 
 
 async def _ended(tx: Tx, run: RunFacts) -> Ended | None:
+    """Return the last attempt of the run that has ended."""
     rows = await tx.rows("last_attempt", id=run.id)
     return Ended(rows[0]["attempt"], rows[0]["outcome"], rows[0]["error"], rows[0]["ended_at"]) if rows else None

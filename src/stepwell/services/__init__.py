@@ -1,1 +1,1 @@
-"""The periodic parts. Each looks at what is, does what is due, and says when to look again."""
+"""Services: periodic background work. Each one finds what is due, does it, and returns when to run again."""

@@ -1,5 +1,5 @@
-"""`due`: whatever waits for time. Delayed starts, back-offs and snoozes become pending; what was not
-started in time expires, and what did not end in time fails."""
+"""`due`: the service that handles times. Delayed starts, retries and snoozes become pending at their time; runs that
+were not started in time expire, and runs that did not end by their deadline fail."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ from stepwell.telemetry import Telemetry
 BATCH = 1000
 LOOK = 5.0
 LOOK_DEAF = 0.5
-"""Seconds between looks: a run started since the last one may be due sooner than any seen then, and the word of
-it lost; the second while words do not arrive."""
+"""Seconds between polls. A run that was started since the last poll may be due sooner than any that the poll saw, and
+the notification of it may be lost. `LOOK_DEAF` applies while notifications do not arrive."""
 
 
 class Due(Service):
+    """Moves runs whose time has come."""
+
     name = "due"
 
     def __init__(self, database: Database, dispatch: Dispatch, telemetry: Telemetry | None = None) -> None:
@@ -42,13 +44,14 @@ class Due(Service):
             deaf()
 
     def _heard(self, waits: Sequence[str] | None) -> None:
+        """Wake up early if one of the announced runs is due before the next poll."""
         wait = min(map(float, waits), default=0.0) if waits else 0.0
         if asyncio.get_running_loop().time() + wait < self._next_look:
             self.sooner.set()
 
     async def run_once(self) -> float:
         self.sooner.clear()
-        self._next_look = math.inf  # whatever is heard meanwhile may be sooner than what is found
+        self._next_look = math.inf  # during this pass, any announced run may be due sooner than those that it finds
         wait = await self._run_once()
         self._next_look = asyncio.get_running_loop().time() + wait
         return wait
@@ -64,7 +67,7 @@ class Due(Service):
         return 0.0 if queues or ended else 0.1
 
     async def _end(self, end: Callable[..., Awaitable[list[EndedRun]]], error: Error | None) -> int:
-        """End runs whose time is out, with all that follows. Without an `error` they expire."""
+        """End runs whose time is over, with all that follows from their end. Without an `error` they expire."""
         after = Consequences()
         async with self._database.transaction() as tx:
             ended = await end(tx, after, limit=BATCH)

@@ -1,9 +1,9 @@
-"""Who runs the services, so that not everyone does.
+"""Leader election for the services, so that only one worker runs each of them.
 
-A worker takes a service whose leader's time is up, and keeps it by renewing well before its own time is.
-The term counts the changes of leader. Nothing rests on there being only one: a leader that slept past its
-time does its last round beside the new one, and every service is written to bear that. So there is no
-fence here, and the clock is the database's alone.
+A worker takes over a service whose leader's hold has expired, and keeps it by renewing at half of the hold time. The
+term counts the changes of leader. Correctness does not depend on a single leader: a leader that was suspended past its
+hold finishes its last pass beside the new leader, and every service is written to tolerate that. So there is no fencing
+here, and only the database's clock counts.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from stepwell.telemetry import log
 
 
 class Leadership:
+    """This worker's leadership of services, renewed for as long as `run` runs."""
+
     def __init__(self, database: Database, *, worker: WorkerId, services: Sequence[str], hold: timedelta) -> None:
         self._database = database
         self._worker = worker
@@ -32,16 +34,20 @@ class Leadership:
         await self._leads[service].wait()
 
     async def run(self) -> None:
+        """Renew leadership until cancelled. Errors are logged and retried: leadership only saves work."""
         while True:
             try:
                 await self.renew()
             except Unavailable as error:
-                log.warning("leadership waits for the database: %s", error)
+                log.warning(
+                    "the database is unavailable; leadership of services will be renewed when it is back: %s", error
+                )
             except Exception:
-                log.exception("leadership failed")
+                log.exception("renewing the leadership of services failed; trying again")
             await asyncio.sleep(self._hold.total_seconds() / 2)
 
     async def renew(self) -> None:
+        """Take or renew each service that is free, and update which services this worker leads."""
         self.terms = await leaders.lead(
             self._database, worker=self._worker, services=list(self._leads), hold=self._hold
         )
@@ -52,7 +58,7 @@ class Leadership:
                 leading.clear()
 
     async def resign(self) -> None:
-        """Let others take over at once instead of waiting for our time to be up."""
+        """Give up leadership, so that other workers need not wait for the hold to expire."""
         try:
             async with asyncio.timeout(2):
                 await leaders.resign(self._database, self._worker)

@@ -1,4 +1,5 @@
-"""`partitions`: the days ahead have theirs before their first row, and what is past its time goes."""
+"""`partitions`: the service that creates the partitions of the coming days, and deletes data past its retention
+time."""
 
 from __future__ import annotations
 
@@ -10,19 +11,22 @@ from stepwell.store.pool import Database
 from stepwell.telemetry import log
 
 LOOK, SOON = 3600.0, 60.0
-"""Seconds between passes; the second after one that could not make a partition, because its table was in use."""
+"""Seconds between passes. `SOON` applies after a pass that could not create a partition because its table was in
+use."""
 BATCH = 1000
 NOT_OURS = (
-    "this role does not own the tables: none is made for the days ahead, and none dropped when its time is past. "
-    "Let workers connect as the owner, or grant its role to theirs"
+    "this role does not own the tables, so it cannot create partitions for the coming days or drop expired ones. "
+    "Let workers connect as the owner, or grant the owner's role to the workers' role"
 )
 
 
 class Partitions(Service):
+    """Maintains the partitions, and deletes what has passed its retention time."""
+
     name = "partitions"
 
     def __init__(self, database: Database, *, keep: timedelta | None) -> None:
-        """`keep` is how long finished runs are kept; None, for ever."""
+        """`keep` is the retention time of finished runs; None keeps them for ever."""
         super().__init__()
         self._database = database
         self._keep = keep
@@ -48,8 +52,8 @@ class Partitions(Service):
         return LOOK
 
     async def _change_tables(self) -> bool:
-        """Whether every partition was made."""
+        """Create and drop partitions. Return True if every missing partition was created."""
         are_made = await retention.make_partitions(self._database)
         if self._keep is not None and (dropped := await retention.drop_old_days(self._database, self._keep)):
-            log.info("dropped %s: kept for %s days", ", ".join(dropped), self._keep.days)
+            log.info("dropped the partitions %s: retention is %s days", ", ".join(dropped), self._keep.days)
         return are_made

@@ -1,5 +1,6 @@
-"""`reaper`: claims whose worker holds no lease end as Failed(worker_lost), and the retry policy on the row
-decides what follows. It looks at leases and claims only: at no start-up, no name, no event that may be missed."""
+"""`reaper`: the service that settles the claims of lost workers. A claim whose worker holds no lease ends as
+Failed(worker_lost), and the retry policy on the row decides what follows. The reaper reads leases and claims only; it
+does not depend on start-ups, names or events that may be missed."""
 
 from __future__ import annotations
 
@@ -17,15 +18,19 @@ from stepwell.telemetry import Telemetry, log
 
 BATCH = 500
 LOOK = 5.0
-"""Seconds between looks, at the most: a claim may belong to a worker that has no row."""
+"""Maximum seconds between polls: a claim may belong to a worker that has no row."""
 TOLD = 1000
+"""How many lost workers are remembered as reported."""
 NOBODY = 1.0
-"""The same while nobody holds a lease: the worker that leads is about to, and others may, and lose it."""
+"""Seconds between polls while no worker holds a lease: the leader's worker is about to take one, and so may others,
+which may then lose it."""
 
 LOST = Failed(Error("WorkerLost", "the worker that ran this attempt stopped renewing its lease", Reason.WORKER_LOST))
 
 
 class Reaper(Service):
+    """Settles the claims of workers that have lost their lease."""
+
     name = "reaper"
 
     def __init__(
@@ -37,7 +42,7 @@ class Reaper(Service):
         self._telemetry = telemetry
         self._calm = calm
         self._told: deque[UUID] = deque(maxlen=TOLD)
-        """Lost workers whose loss was told."""
+        """Lost workers whose loss was reported."""
 
     async def run_once(self) -> float:
         reaped, next_end = await self.reap()
@@ -46,11 +51,12 @@ class Reaper(Service):
         return NOBODY if next_end is None else min(next_end.total_seconds() + 0.01, LOOK)
 
     async def reap(self) -> tuple[int, timedelta | None]:
-        """Settle lost claims, each locked from the look to the write: one that is settled meanwhile stays so. How many
-        there were, and how long it was then until the next lease ends."""
+        """Settle lost claims. Each one is locked from the read to the write, so a claim that its worker settles
+        meanwhile stays settled. Return how many claims were lost, and the time until the next lease ends."""
         async with self._database.transaction() as tx:
             lost = await runs.lock_lost_claims(tx, limit=BATCH, calm=self._calm)
-            # By the clock of the same transaction: no lease ends between the two looks, unseen by both.
+            # Read by the clock of the same transaction: otherwise a lease could end between the two reads and be missed
+            # by both.
             next_end = await workers.next_lease_end(tx)
             settled = await settle.apply(tx, settle.plan([(claim, LOST) for claim in lost]))
             holders = {claim.holder for claim in lost if claim.holder is not None}.difference(self._told)
@@ -60,7 +66,7 @@ class Reaper(Service):
         after.finished = [*after.finished, *settled.finished]
         tell_all(self._dispatch, after)
         if lost:
-            log.warning("reaped %d claims of lost workers", len(lost))
+            log.warning("reaped %d claims of workers whose lease ended", len(lost))
             self._told.extend(holders)
             self._telemetry.tell(
                 "reaper.reaped", claims=lost, workers=gone, settlements=[(claim, LOST) for claim in lost],

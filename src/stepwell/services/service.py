@@ -1,4 +1,4 @@
-"""A service: a body, `run_once`, and the one loop that repeats it."""
+"""A service is a body, `run_once`, and one loop that repeats it."""
 
 from __future__ import annotations
 
@@ -17,27 +17,29 @@ from stepwell.store.pool import Database
 from stepwell.telemetry import Telemetry, log
 
 CHEAP = 0.5
-"""Seconds that a pass may take to find nothing more to do, and the next be as soon as anyone wishes."""
+"""A pass that takes at most this many seconds may be followed by the next one at once."""
 EFFORT = 3
-"""After one that took longer, the next waits this many times as long. Beside a transaction that was held open while
-millions of runs ended, a look walks over all of them: it must not keep the database busy for its own sake."""
+"""After a longer pass, the service rests this many times as long. Beside a transaction that was held open while
+millions of runs ended, a poll walks over all of their dead rows; it must not keep the database busy only for that."""
 
 
 class Service(ABC):
-    """Safe to run everywhere at once: that only one does saves work, not correctness."""
+    """A periodic task. Several workers may run it at once: having only one leader saves work, but correctness does not
+    need it."""
 
     name: str
 
     def __init__(self) -> None:
         self.sooner = asyncio.Event()
-        """Set when there is something to do before the time that was said."""
+        """Set when there is something to do before the time that `run_once` returned."""
 
     @abstractmethod
     async def run_once(self) -> float:
-        """Do what there is to do; how many seconds until there may be more."""
+        """Do what is due. Return the seconds until the next pass."""
 
     def listening(self) -> AbstractContextManager[None]:
-        """Entered by who repeats it, to hear what there is to hear meanwhile."""
+        """Return a context in which the service subscribes to notifications. The loop that repeats the service enters
+        it."""
         return nullcontext()
 
 
@@ -61,7 +63,7 @@ class Services:
         )
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run the services until cancelled."""
         try:
             async with asyncio.TaskGroup() as parts:
                 parts.create_task(self._leadership.run())
@@ -75,6 +77,7 @@ class Services:
             await self._for_ever(service)
 
     async def _for_ever(self, service: Service) -> None:
+        """Repeat the service while this worker leads it, and back off after errors."""
         pause = 0.2
         while True:
             await self._leadership.leads(service.name)
@@ -83,11 +86,14 @@ class Services:
                 wait = await service.run_once()
                 pause, rest = 0.2, rest_after(time.monotonic() - began, wait, most=self._most_rest)
             except Unavailable as error:
-                log.warning("%s waits for the database: %s", service.name, error)
+                log.warning(
+                    "service %s: the database is unavailable, trying again in %g s: %s", service.name, pause, error
+                )
                 wait, pause = pause, min(pause * 2, 2.0)
             except Exception:
-                # Nothing was changed, or all of it: the next pass looks again.
-                log.exception("%s failed", service.name)
+                # Each transaction of the pass was committed or rolled back as a whole, so the next pass finds what is
+                # left.
+                log.exception("service %s failed, trying again in %g s", service.name, pause)
                 wait, pause = pause, min(pause * 2, 60.0)
             self._telemetry.tell("service.ran", service=service.name)
             await asyncio.sleep(rest)
@@ -95,8 +101,9 @@ class Services:
 
 
 def rest_after(took: float, wait: float, *, most: float) -> float:
-    """Seconds in which a service does nothing, whatever there may be, after a pass that wants `wait` until the next.
+    """Return the seconds for which a service does nothing, whatever is due, after a pass that took `took` seconds and
+    wants `wait` until the next.
 
-    No longer than `most`: it may have been the process that was stopped for so long, and not the look.
+    The rest is at most `most`: a long pass may mean that the process was suspended, and not that the query was slow.
     """
     return min(EFFORT * took, most) if wait > 0 and took > CHEAP else 0.0

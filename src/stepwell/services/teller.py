@@ -1,5 +1,6 @@
-"""`teller`: workflows that wait for an end which they were never told are told it. There should be none: it is a net
-under what one transaction does, and looks at all that is live, a little at a time, once an hour."""
+"""`teller`: the service that delivers ends of runs which the waiting workflow never received. There should be none,
+since an end is delivered in the transaction that records it. This is a safety net: it checks all live runs, a few at a
+time, once an hour."""
 
 from __future__ import annotations
 
@@ -13,12 +14,14 @@ from stepwell.store.pool import Database
 from stepwell.telemetry import Telemetry, log
 
 LOOK = 3600.0
-"""Seconds from one round to the next."""
+"""Seconds between two rounds."""
 PAUSE = 5.0
-"""Seconds between two looks of a round."""
+"""Seconds between two pages of a round."""
 
 
 class Teller(Service):
+    """Delivers undelivered ends of runs to the workflows that wait for them."""
+
     name = "teller"
 
     def __init__(self, database: Database, dispatch: Dispatch, telemetry: Telemetry) -> None:
@@ -36,10 +39,15 @@ class Teller(Service):
         return LOOK if look.last is None else PAUSE
 
     async def tell(self, run_id: UUID) -> None:
+        """Deliver to one workflow every end that it has missed."""
         after = Consequences()
         async with self._database.transaction() as tx:
             told = await undelivered_ends.tell(tx, run_id, after)
         tell_all(self._dispatch, after)
         if told:
-            log.warning("workflow %s waited for %d runs that had ended, and was told now", run_id, len(told))
+            log.warning(
+                "workflow %s waited for %d runs that had already ended: their ends were delivered now",
+                run_id,
+                len(told),
+            )
             self._telemetry.tell("teller.told", run_id=run_id, ends=told)

@@ -37,7 +37,7 @@ _row = Struct("!hi").pack
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class EagerClaim:
     """The claim of runs that are claimed as they are started."""
 
     claim_id: UUID
@@ -45,7 +45,7 @@ class Taken:
     at: datetime
 
 
-def chunks(starts: Iterable[Start], taken: Taken | None = None, *, chunk: int = CHUNK) -> Iterator[bytes]:
+def chunks(starts: Iterable[Start], taken: EagerClaim | None = None, *, chunk: int = CHUNK) -> Iterator[bytes]:
     """Plain starts, as pending runs or as running ones."""
     parts, size = [_HEAD], 0
     terms: Terms | None = None
@@ -113,7 +113,7 @@ def _after_input(terms: Terms) -> bytes:
     )  # fmt: skip
 
 
-def _claim(taken: Taken) -> bytes:
+def _claim(taken: EagerClaim) -> bytes:
     return b"".join((_int(4, 1), _uuid(taken.claim_id), _uuid(taken.worker), _moment(taken.at)))
 
 

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from stepwell.dispatch.base import WE, WHO, Channel, Dispatch
 from stepwell.engine import checkpoints, claim_lookup, ends, notes, runs, settle, turns, workers, workflows
-from stepwell.engine.ends import Ending
+from stepwell.engine.ends import ClaimEnd
 from stepwell.engine.settle import Settled
 from stepwell.engine.workers import Identity
 from stepwell.model.errors import ClaimLost
@@ -97,7 +97,7 @@ class DirectLink:
 
     async def _complete(self, completed: Sequence[Completion], word: Word | None) -> Exchanged:
         """An exchange in which nothing is claimed."""
-        endings = [Ending(claim, State.COMPLETED, outcome.result) for claim, outcome in completed]
+        endings = [ClaimEnd(claim, State.COMPLETED, outcome.result) for claim, outcome in completed]
         ended = await ends.end(self._database, endings, Consequences(), word=word)
         return Exchanged([], {claim.id for claim, _ in completed} - ended.moved, ended.said)
 

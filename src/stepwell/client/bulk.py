@@ -16,7 +16,7 @@ from stepwell.store.pool import Database
 from stepwell.telemetry import Telemetry
 
 
-class Many:
+class BulkVerbs:
     def __init__(self, database: Database, dispatch: Dispatch, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
         self._database = database

@@ -9,10 +9,10 @@ from datetime import timedelta
 from itertools import chain, islice
 from uuid import UUID
 
-from stepwell.client.bulk import Many
-from stepwell.client.result_waiter import Waiting
-from stepwell.client.start_batches import Starting
-from stepwell.client.workflow_verbs import Outside
+from stepwell.client.bulk import BulkVerbs
+from stepwell.client.result_waiter import ResultWaiter
+from stepwell.client.start_batches import StartBatches
+from stepwell.client.workflow_verbs import WorkflowVerbs
 from stepwell.concurrency.collector import uncollected
 from stepwell.concurrency.retry_unavailable import PATIENCE, T, patiently
 from stepwell.dispatch.base import Channel, Dispatch, tell_all
@@ -46,10 +46,10 @@ class Client:
         self._telemetry = telemetry or Telemetry()
         self._database = database
         self._dispatch = dispatch
-        self._waiting = Waiting(database, dispatch)
-        self.outside = Outside(database, dispatch)
-        self.many = Many(database, dispatch, self._telemetry)
-        self._starting = Starting(self._start_all, patience=PATIENCE)
+        self._waiting = ResultWaiter(database, dispatch)
+        self.outside = WorkflowVerbs(database, dispatch)
+        self.many = BulkVerbs(database, dispatch, self._telemetry)
+        self._starting = StartBatches(self._start_all, patience=PATIENCE)
 
     async def close(self) -> None:
         await self._waiting.close()

@@ -30,7 +30,7 @@ AT_ONCE = "0"
 """How soon someone should look for what is due: the time until the commit is not known."""
 
 
-class Within:
+class InTransaction:
     def __init__(self, connection: Any, schema: str, home: Home) -> None:
         self._tx = borrow(connection, load(schema))
         self._schema = schema

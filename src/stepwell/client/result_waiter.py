@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from uuid import UUID
 
-from stepwell.concurrency.background import within
+from stepwell.concurrency.background import in_time
 from stepwell.dispatch.base import WE, WHO, Channel, Dispatch
 from stepwell.engine import reads
 from stepwell.model.errors import NotFound, Unavailable
@@ -34,7 +34,7 @@ Future = asyncio.Future[Finished | None]
 """How a run finished; None: it was announced that it has, and whoever waits may look for itself."""
 
 
-class Waiting:
+class ResultWaiter:
     """One look answers everyone: runs newly awaited, runs announced as finished, and now and then all."""
 
     def __init__(self, database: Database, dispatch: Dispatch) -> None:
@@ -216,7 +216,7 @@ class Waiting:
         begun = now()
         at_all = self._looked_at_all + (POLL if self._dispatch.hears else POLL_DEAF)
         pause = min([at_all - begun, *list(self._looks)[:1]])
-        if await within(max(0.0, pause), self._stirred.wait()):
+        if await in_time(max(0.0, pause), self._stirred.wait()):
             self._stirred.clear()
         if self._looks:
             self._looks[0] -= now() - begun

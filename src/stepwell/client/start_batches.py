@@ -20,7 +20,7 @@ class _Asked:
     at: float
 
 
-class Starting:
+class StartBatches:
     def __init__(self, send: Callable[[Sequence[Start]], Awaitable[object]], *, patience: float) -> None:
         """`send` accepts plain starts, all or none, and returns after their commit. While the database is away
         no caller waits for others longer than `patience`."""

@@ -21,7 +21,7 @@ LOOK = 0.5
 """Seconds between looks for the answer to an update, at the most."""
 
 
-class Outside:
+class WorkflowVerbs:
     def __init__(self, database: Database, dispatch: Dispatch) -> None:
         self._database = database
         self._dispatch = dispatch

@@ -9,7 +9,7 @@ from typing import Any
 
 
 @asynccontextmanager
-async def beside(*parts: Coroutine[Any, Any, None], may_end: bool = False) -> AsyncIterator[None]:
+async def in_background(*parts: Coroutine[Any, Any, None], may_end: bool = False) -> AsyncIterator[None]:
     """Run `parts` until the block ends, then cancel them. The error of a part is raised from the block.
 
     Unless they `may_end`, to end at all is an error of theirs.
@@ -45,7 +45,7 @@ async def beside(*parts: Coroutine[Any, Any, None], may_end: bool = False) -> As
         raise failed[0]
 
 
-async def within(seconds: float | None, waiting: Awaitable[Any]) -> bool:
+async def in_time(seconds: float | None, waiting: Awaitable[Any]) -> bool:
     """Wait, but no longer than that; whether it came in time."""
     try:
         async with asyncio.timeout(seconds):

@@ -49,7 +49,7 @@ class OwnTx(Protocol):
         ...
 
 
-class Here(Protocol):
+class TxOwner(Protocol):
     tx: OwnTx | None
 
 
@@ -77,7 +77,7 @@ def _not_here() -> WrongUse:
 
 
 @asynccontextmanager
-async def own_tx(here: Here) -> AsyncIterator[Any]:
+async def own_tx(here: TxOwner) -> AsyncIterator[Any]:
     lend = lends.get()
     if lend is None:
         raise _not_here()

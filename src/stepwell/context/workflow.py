@@ -39,7 +39,7 @@ class Update(Generic[P, R]):
         return fn
 
 
-class Here:
+class WorkflowContext:
     """The workflow this code belongs to. Everything here raises NotInAWorkflow outside of one."""
 
     def now(self) -> datetime:
@@ -125,4 +125,4 @@ def _checked(name: str) -> str:
     return name
 
 
-workflow = Here()
+workflow = WorkflowContext()

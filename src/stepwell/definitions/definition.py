@@ -18,7 +18,7 @@ import msgspec
 
 from stepwell.codec import Signature, encode_call
 from stepwell.definitions.options import LONGEST_NAME, Call, Handler, Options, checked_text, positive
-from stepwell.definitions.run import Door, Opened, Run, StartedRun, SyncRun, Within
+from stepwell.definitions.run import Door, Opened, Run, StartedRun, SyncRun, TransactionDoor
 from stepwell.model.duration import Duration
 from stepwell.model.errors import DuplicateName, InvalidSetting, NotDecodable, NotDurable, UnknownName
 from stepwell.model.events import EventType
@@ -105,7 +105,7 @@ class Definition(Generic[R]):
         return self._app.decode_result(self.name, result)
 
     @property
-    def _door(self) -> Door | Within:
+    def _door(self) -> Door | TransactionDoor:
         return self._app.door if self._options.tx is None else self._options.tx
 
     def _changed(self, changes: Mapping[str, Any]) -> Options:
@@ -148,10 +148,12 @@ class Definition(Generic[R]):
                 yield self._start(call.args, dict(call.kwargs), options, terms)
 
 
-class Named(Definition[Any]):
+class NamedDefinition(Definition[Any]):
     """A definition by name. Its input is plain data; where the code is known, it is checked against it."""
 
-    def __init__(self, app: Opened, name: str, options: Options, known: Function[..., Any] | None = None) -> None:
+    def __init__(
+        self, app: Opened, name: str, options: Options, known: FunctionDefinition[..., Any] | None = None
+    ) -> None:
         super().__init__(app, name, options)
         self._known = known
         if known is not None:
@@ -163,14 +165,14 @@ class Named(Definition[Any]):
             self._known.signature.decode_input(input)
         return input
 
-    def options(self, **changes: Any) -> Named:
-        return Named(self._app, self.name, self._changed(changes), self._known)
+    def options(self, **changes: Any) -> NamedDefinition:
+        return NamedDefinition(self._app, self.name, self._changed(changes), self._known)
 
     async def start(self, *args: Any, **kwargs: Any) -> Run[Any]:
         return await self._start_one(args, kwargs)
 
 
-class Function(Definition[R], Generic[P, R]):
+class FunctionDefinition(Definition[R], Generic[P, R]):
     """A definition that is a function here: typed, and callable."""
 
     executor: str
@@ -241,7 +243,7 @@ class Function(Definition[R], Generic[P, R]):
         return Run(self._app, run_id, key=key, decode=self.signature.decode_result)
 
 
-class Task(Function[P, R]):
+class Task(FunctionDefinition[P, R]):
     """A function that workers run. Made by `@app.task`."""
 
     def __init__(
@@ -310,7 +312,7 @@ class Task(Function[P, R]):
 class SyncFunction(Generic[P, R]):
     """A definition for blocking code."""
 
-    def __init__(self, task: Function[P, R]) -> None:
+    def __init__(self, task: FunctionDefinition[P, R]) -> None:
         self._task = task
         self._portal = task._app.portal
 
@@ -321,7 +323,7 @@ class SyncFunction(Generic[P, R]):
         return [SyncRun(run) for run in self._caller.call(lambda: self._task.start_many(calls))]
 
     @property
-    def _caller(self) -> Portal | Within:
+    def _caller(self) -> Portal | TransactionDoor:
         return self._portal if self._task._options.tx is None else self._task._options.tx
 
 
@@ -329,18 +331,18 @@ class Definitions:
     """The definitions of one app, by name."""
 
     def __init__(self) -> None:
-        self._by_name: dict[str, Function[..., Any]] = {}
+        self._by_name: dict[str, FunctionDefinition[..., Any]] = {}
 
-    def add(self, task: Function[..., Any]) -> None:
+    def add(self, task: FunctionDefinition[..., Any]) -> None:
         other = self._by_name.get(task.name)
         if other is not None and not _same_function(other.fn, task.fn):
             raise DuplicateName(task.name, _place(other.fn), _place(task.fn))
         self._by_name[task.name] = task
 
-    def get(self, name: str) -> Function[..., Any] | None:
+    def get(self, name: str) -> FunctionDefinition[..., Any] | None:
         return self._by_name.get(name)
 
-    def named(self, name: str) -> Function[..., Any]:
+    def named(self, name: str) -> FunctionDefinition[..., Any]:
         if name in self._by_name:
             return self._by_name[name]
         raise UnknownName(name, f" Known are {', '.join(sorted(self._by_name))}." if self._by_name else "")
@@ -351,7 +353,7 @@ class Definitions:
         return frozenset(name for name, each in self._by_name.items() if each.kind == "workflow")
 
     @property
-    def tasks(self) -> dict[str, Function[..., Any]]:
+    def tasks(self) -> dict[str, FunctionDefinition[..., Any]]:
         return dict(self._by_name)
 
     @property
@@ -360,7 +362,7 @@ class Definitions:
         return {name: each.version for name, each in self._by_name.items() if each.version is not None}
 
     @property
-    def claimable(self) -> dict[str, Function[..., Any]]:
+    def claimable(self) -> dict[str, FunctionDefinition[..., Any]]:
         """By every name that a run of it is claimed by."""
         pinned = {claim_name(name, version): self._by_name[name] for name, version in self.versions.items()}
         return self._by_name | pinned

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from stepwell.context.workflow import Here
+from stepwell.context.workflow import WorkflowContext
 from stepwell.model.wording import among, near
 
 MOST = 200
@@ -91,7 +91,7 @@ def _functions(fn: FunctionType) -> Iterator[FunctionType]:
     ours = [each for each in modules if each.__name__.partition(".")[0] not in _NOBODYS]
     values += [vars(module)[name] for module in ours for name in names if name in vars(module)]
     for value in values:
-        if isinstance(getattr(value, "__self__", None), Here):
+        if isinstance(getattr(value, "__self__", None), WorkflowContext):
             raise _Unknown  # workflow.signal by another name
         yield from _functions_of(value)
 

@@ -32,7 +32,7 @@ class Door(Protocol):
     """What a handle and a definition ask of the system."""
 
     @property
-    def outside(self) -> Outside: ...
+    def outside(self) -> WorkflowDoor: ...
 
     async def start(self, start: Start) -> RunId: ...
     async def start_many(self, starts: Iterator[Start], count: int) -> Elsewhere: ...
@@ -47,7 +47,7 @@ class Door(Protocol):
     async def explain(self, run_id: UUID) -> Explanation: ...
 
 
-class Outside(Protocol):
+class WorkflowDoor(Protocol):
     """What a handle asks of a workflow."""
 
     async def send(self, run_id: UUID, type: EventType, name: str, value: bytes) -> Sent: ...
@@ -61,7 +61,7 @@ class Outside(Protocol):
     async def fork(self, run_id: UUID, at: int) -> RunId: ...
 
 
-class Within(Protocol):
+class TransactionDoor(Protocol):
     """The verbs that can be part of a transaction of the user's."""
 
     async def start(self, start: Start) -> RunId: ...
@@ -85,7 +85,7 @@ class Opened(Protocol):
     @property
     def portal(self) -> Portal: ...
 
-    def within(self, tx: object) -> Within:
+    def within(self, tx: object) -> TransactionDoor:
         """InvalidSetting if it is no connection that we know."""
         ...
 
@@ -248,7 +248,7 @@ class Run(Generic[R]):
             self._id = await self._app.door.id_by_key(self.key)
         return self.id
 
-    async def _id_within(self, within: Within) -> UUID:
+    async def _id_within(self, within: TransactionDoor) -> UUID:
         """Not remembered: a key that was taken in this transaction may yet be another's."""
         return self.id if self._id is not None or self.key is None else await within.id_by_key(self.key)
 

@@ -14,7 +14,7 @@ from types import CodeType
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from stepwell.codec import Signature, encode
-from stepwell.definitions.definition import ExecutorName, Function, SyncFunction
+from stepwell.definitions.definition import ExecutorName, FunctionDefinition, SyncFunction
 from stepwell.definitions.mentions import Mentions, mentions
 from stepwell.definitions.options import LONGEST_NAME, Handler, checked_text, positive
 from stepwell.definitions.run import Run, SyncRun
@@ -29,7 +29,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Workflow(Function[P, R]):
+class Workflow(FunctionDefinition[P, R]):
     """A function that outlives its process. Made by `@app.workflow`."""
 
     kind = "workflow"

@@ -76,10 +76,10 @@ BARE_TEXTS: dict[str, tuple[Callable[[App], Any], str]] = {
     "no tags of a list": (lambda app: app.runs(tags=""), "must be a mapping"),  # type: ignore[arg-type]
     "states of a list": (lambda app: app.runs(state=5), "one of scheduled"),  # type: ignore[arg-type]
     "the page that follows": (lambda app: app.runs(after="abc"), "the id of a run"),
-    "calls": (lambda app: app.task(charge).start_many("abc"), "a tuple of arguments or a Call"),  # type: ignore[arg-type]
+    "calls": (lambda app: app.task(charge).start_many("abc"), "a tuple of arguments, or a Call"),  # type: ignore[arg-type]
 }
 BARE_TEXTS_AT_ONCE: dict[str, tuple[Callable[[], Any], str]] = {
-    "arguments of a call": (lambda: Call("abc"), r"must be a tuple: Call\(\(value,\)\)"),  # type: ignore[arg-type]
+    "arguments of a call": (lambda: Call("abc"), r"must be a tuple of arguments: write Call\(\(value,\)\)"),  # type: ignore[arg-type]
     "named arguments of a call": (lambda: Call((), "abc"), "must be a mapping"),  # type: ignore[arg-type]
     "options of a call": (lambda: Call((), {}, "abc"), "must be a mapping"),  # type: ignore[arg-type]
     "tags": (lambda: TASK.options(tags="tenant"), "must be a mapping"),  # type: ignore[arg-type]
@@ -167,7 +167,7 @@ async def test_what_is_for_tasks_names_the_step_when_a_workflow_asks_for_it(app:
 
     async with app.worker():
         said = await (await pays.start()).result(timeout=30)
-    assert said.startswith("current.tx() is for tasks and steps")
+    assert said.startswith("current.tx() works in tasks and steps only")
     assert "@app.step" in said
 
 

@@ -15,15 +15,15 @@ from uuid import UUID
 from weakref import WeakKeyDictionary
 
 from stepwell.client.client import Client
-from stepwell.client.in_transaction import Within
+from stepwell.client.in_transaction import InTransaction
 from stepwell.codec import decode
-from stepwell.concurrency.background import beside
+from stepwell.concurrency.background import in_background
 from stepwell.config import AS_SET, settings
 from stepwell.context.log_capture import checked_level
 from stepwell.definitions.decorators import Registering
 from stepwell.definitions.definition import (
     Definitions,
-    Named,
+    NamedDefinition,
 )
 from stepwell.definitions.options import Options, checked_ids, checked_mapping, checked_text, checked_texts, positive
 from stepwell.definitions.queue import Desk, Queue
@@ -133,10 +133,14 @@ class App(Registering):
 
     # -- definitions, beside those that it registers
 
-    def definition(self, name: str) -> Named:
+    def definition(self, name: str) -> NamedDefinition:
         """A definition by name, for code that does not import it."""
         known = self.definitions.get(name)
-        return Named(self, name, Options()) if known is None else Named(self, name, known._options, known)
+        return (
+            NamedDefinition(self, name, Options())
+            if known is None
+            else NamedDefinition(self, name, known._options, known)
+        )
 
     async def start(self, name: str, /, *args: Any, **kwargs: Any) -> Run[Any]:
         """Start a run by name, without importing its code."""
@@ -297,7 +301,7 @@ class App(Registering):
         async with self, _executors(slots) as executors:
             who = _identity(served, slots, name, self.definitions)
             worker, services = self._hire(who, executors)
-            async with beside(services.run()), beside(worker.run(), may_end=True):
+            async with in_background(services.run()), in_background(worker.run(), may_end=True):
                 try:
                     yield worker
                 finally:
@@ -330,9 +334,9 @@ class App(Registering):
     def door(self) -> Door:
         return self._opening.client
 
-    def within(self, tx: object) -> Within:
+    def within(self, tx: object) -> InTransaction:
         """The verbs in a transaction of yours. The app need not be open for them."""
-        return Within(tx, self.settings.schema, self._home)
+        return InTransaction(tx, self.settings.schema, self._home)
 
     @property
     def desk(self) -> Desk:

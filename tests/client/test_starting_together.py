@@ -12,7 +12,7 @@ import pytest
 
 from stepwell import App, Call
 from stepwell.client.client import BULK
-from stepwell.client.start_batches import Starting
+from stepwell.client.start_batches import StartBatches
 from stepwell.concurrency.group_commit import FLIGHTS
 from stepwell.engine import runs as runs_engine
 from stepwell.model.errors import Unavailable
@@ -45,7 +45,7 @@ async def settled(started: list[asyncio.Task[None]]) -> list[object]:
 
 async def test_who_comes_while_others_are_on_their_way_leaves_together() -> None:
     airline = Airline()
-    starting = Starting(airline.send, patience=5)
+    starting = StartBatches(airline.send, patience=5)
     started = [asyncio.create_task(starting.start(a_start())) for _ in range(100)]
     await asyncio.sleep(0)
     assert [len(flight) for flight in airline.flights] == [1] * FLIGHTS
@@ -57,7 +57,7 @@ async def test_who_comes_while_others_are_on_their_way_leaves_together() -> None
 
 async def test_one_that_is_refused_fails_alone() -> None:
     airline = Airline()
-    starting = Starting(airline.send, patience=5)
+    starting = StartBatches(airline.send, patience=5)
     names = ["good"] * 10 + ["bad"] + ["good"] * 10
     started = [asyncio.create_task(starting.start(a_start(name=name))) for name in names]
     await asyncio.sleep(0)
@@ -69,7 +69,7 @@ async def test_one_that_is_refused_fails_alone() -> None:
 async def test_while_the_database_is_away_nobody_waits_for_all_who_came_before() -> None:
     airline = Airline()
     airline.error = Unavailable("gone")
-    starting = Starting(airline.send, patience=0)
+    starting = StartBatches(airline.send, patience=0)
     started = [asyncio.create_task(starting.start(a_start())) for _ in range(3000)]
     await asyncio.sleep(0)
     airline.open.set()
@@ -78,7 +78,7 @@ async def test_while_the_database_is_away_nobody_waits_for_all_who_came_before()
 
 async def test_a_caller_that_is_cancelled_in_time_starts_nothing() -> None:
     airline = Airline()
-    starting = Starting(airline.send, patience=5)
+    starting = StartBatches(airline.send, patience=5)
     started = [asyncio.create_task(starting.start(a_start())) for _ in range(FLIGHTS + 2)]
     await asyncio.sleep(0)
     started[-1].cancel()

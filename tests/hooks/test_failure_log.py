@@ -243,7 +243,7 @@ async def test_a_blocked_workflow_is_logged_once_for_each_run_and_version(
     define(second, "two")
     async with second, second.worker() as worker:
         await second.run(run.id).signal("paid")
-        (record,) = await logged(caplog, "stepwell.definitions.workflow")
+        (record,) = await logged(caplog, "stepwell.workflows")
         assert record.levelno == logging.ERROR
         assert record.getMessage().startswith("The code of shop.order does not fit the history of run")
         # A worker with other code wakes it now and then; the same code stops again, and has nothing new to say.
@@ -258,7 +258,7 @@ async def test_a_blocked_workflow_is_logged_once_for_each_run_and_version(
 
         await until(is_blocked)
         assert worker is not None
-    assert len(of(caplog, "stepwell.definitions.workflow")) == 1
+    assert len(of(caplog, "stepwell.workflows")) == 1
 
 
 async def test_a_lost_claim_is_not_logged_as_a_failure(app: App, caplog: pytest.LogCaptureFixture) -> None:

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from stepwell.app import App
 from stepwell.cli.printing import COLOURS, error_in_words, plain
-from stepwell.concurrency.background import beside
+from stepwell.concurrency.background import in_background
 from stepwell.model.errors import Unavailable
 from stepwell.model.queue import COUNTED
 from stepwell.model.states import State
@@ -97,7 +97,7 @@ async def moves_shown(app: App, console: Console) -> AsyncIterator[None]:
         moves = Moves()
         looked = time.monotonic()
         await _fresh(database, moves, OVERLAP)
-        async with beside(_show(database, moves, console, looked)):
+        async with in_background(_show(database, moves, console, looked)):
             yield
     finally:
         await database.close()

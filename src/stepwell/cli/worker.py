@@ -21,7 +21,7 @@ from stepwell.cli.exits import Exit, exit_code
 from stepwell.cli.loading import Named, wanted_app
 from stepwell.cli.options import length, may_be_embedded, names
 from stepwell.cli.supervisor import Supervisor, worker_command
-from stepwell.concurrency.background import beside
+from stepwell.concurrency.background import in_background
 from stepwell.concurrency.collector import collect_seldom
 from stepwell.worker.worker import Worker
 
@@ -127,7 +127,7 @@ async def work(app: App, wanted: Wanted, ending: Ending) -> None:
         hired = app.worker(queues=wanted.queues, slots=wanted.slots, name=wanted.name)
         async with _shown(app, wanted), hired as worker:
             await gently.wait()
-            async with beside(_hurry(now, worker), may_end=True):
+            async with in_background(_hurry(now, worker), may_end=True):
                 await worker.stop(wanted.grace)
         unlisten()
 

@@ -1,1 +1,1 @@
-"""The verbs from outside of a run, and what they share."""
+"""The client: verbs called from outside of a run, and the batches, waiters and retries behind them."""

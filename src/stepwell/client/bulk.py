@@ -1,4 +1,4 @@
-"""What is done to many runs at once, in a statement for each batch."""
+"""Verbs on many runs at once, with one statement for each batch."""
 
 from __future__ import annotations
 
@@ -16,28 +16,34 @@ from stepwell.store.pool import Database
 from stepwell.telemetry import Telemetry
 
 
-class Many:
+class BulkVerbs:
+    """List, cancel or retry many runs. A call takes one batch of ids."""
+
     def __init__(self, database: Database, dispatch: Dispatch, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
         self._database = database
         self._dispatch = dispatch
 
     async def matching(self, which: Filter, *, finished: bool, limit: int, after: UUID) -> list[UUID]:
-        """Ids of live or of finished runs, oldest first, behind `after`."""
+        """Return the ids of live or of finished runs that match, oldest first, after the id `after`."""
         return await patiently(
             lambda _again: bulk.matching(self._database, which, finished=finished, limit=limit, after=after)
         )
 
     async def cancel(self, ids: Sequence[UUID], *, force: bool = False) -> tuple[list[UUID], list[UUID]]:
-        """Those that were not finished and are cancelled now; and those that were asked to end, as workflows that have
-        begun are without `force`."""
+        """Cancel runs. Return the ids that are cancelled now, and the ids of workflows that were asked to end.
+
+        A workflow that has begun is only asked, and may clean up first; with `force` it is cancelled at once. Finished
+        runs are skipped.
+        """
 
         async def cancel(again: bool) -> tuple[list[UUID], Consequences]:
             async with self._database.transaction() as tx:
                 moved, after = await ends.cancel(tx, ids, force=force)
                 ended = list(moved)
                 if again:
-                    # The first try may have moved them.
+                    # The first try may have committed: then this one moves nothing, and the cancelled runs are looked
+                    # up.
                     finished = await reads.finished(tx, ids)
                     ended = [each.id for each in finished if each.state is State.CANCELLED]
             after.cancelled += ended
@@ -50,7 +56,7 @@ class Many:
         return cancelled, list(after.asked)
 
     async def retry(self, ids: Sequence[UUID]) -> dict[UUID, RunId]:
-        """New runs of those that have finished: from the old id to the new."""
+        """Start each finished run again, as a new run. Return the new id for each old one."""
         new_ids = {run_id: new_run_id() for run_id in ids}
 
         async def start_again(again: bool) -> tuple[dict[UUID, RunId], set[str]]:

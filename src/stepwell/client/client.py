@@ -1,4 +1,4 @@
-"""The client: every verb that is asked from outside of a run. One per app and event loop."""
+"""The client: every verb that is called from outside of a run. One per app and event loop."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from datetime import timedelta
 from itertools import chain, islice
 from uuid import UUID
 
-from stepwell.client.bulk import Many
-from stepwell.client.result_waiter import Waiting
-from stepwell.client.start_batches import Starting
-from stepwell.client.workflow_verbs import Outside
+from stepwell.client.bulk import BulkVerbs
+from stepwell.client.result_waiter import ResultWaiter
+from stepwell.client.start_batches import StartBatches
+from stepwell.client.workflow_verbs import WorkflowVerbs
 from stepwell.concurrency.collector import uncollected
 from stepwell.concurrency.retry_unavailable import PATIENCE, T, patiently
 from stepwell.dispatch.base import Channel, Dispatch, tell_all
@@ -32,37 +32,40 @@ from stepwell.telemetry import Telemetry
 
 NOTHING = timedelta(0)
 COPY, COPY_BYTES = 50_000, 32 * 1024 * 1024
-"""Runs of one copy, and bytes of their input: it ends long before a statement's time is out."""
+"""Limits of one COPY: runs, and bytes of their input. It ends long before a statement's timeout."""
 BULK = 500
-"""From this many on, plain starts are copied into the table."""
+"""Number of plain starts from which on they are copied into the table."""
 
 
 class NotPlain(Exception):
-    """A start that cannot be copied was among those to be."""
+    """A batch to be copied contains a start that is not plain."""
 
 
 class Client:
+    """The verbs of an app that is open on one event loop. Each retries while the database is away for a moment."""
+
     def __init__(self, database: Database, dispatch: Dispatch, telemetry: Telemetry | None = None) -> None:
         self._telemetry = telemetry or Telemetry()
         self._database = database
         self._dispatch = dispatch
-        self._waiting = Waiting(database, dispatch)
-        self.outside = Outside(database, dispatch)
-        self.many = Many(database, dispatch, self._telemetry)
-        self._starting = Starting(self._start_all, patience=PATIENCE)
+        self._waiting = ResultWaiter(database, dispatch)
+        self.outside = WorkflowVerbs(database, dispatch)
+        self.many = BulkVerbs(database, dispatch, self._telemetry)
+        self._starting = StartBatches(self._start_all, patience=PATIENCE)
 
     async def close(self) -> None:
         await self._waiting.close()
 
     async def start(self, start: Start) -> RunId:
-        """Accept a run; the id it led to, which with a key may be another's."""
+        """Accept a run, and return its id. If the start's key is taken, that is the id of the run that holds it."""
         if not start.is_plain:
             return (await self._start_all([start]))[0]
         await self._starting.start(start)
         return start.id
 
     async def start_many(self, starts: Iterator[Start], count: int) -> dict[RunId, RunId]:
-        """Accept about `count` runs, all of them or none; which of them led elsewhere."""
+        """Accept about `count` runs, all or none. Return the starts that led to an existing run, and the id of that
+        run."""
         made: list[Start] = []
         try:
             if count >= BULK:
@@ -76,14 +79,14 @@ class Client:
                 await patiently(lambda _again: self._insert(made, again=True))
                 self._tell(made)
                 return {}
-            # Else the commit was not sent: nothing was started.
+            # Some starts are not plain. Then the COPY had not reached its commit, and nothing was started.
         made.extend(starts)
         return await runs.once_for_each_key(made, self._start_all)
 
     async def _copy(self, starts: Iterator[Start], made: list[Start]) -> None:
         async with self._database.transaction() as tx:
             while (first := next(starts, None)) is not None:
-                made.append(first)  # now: the copy may fail before it asks for any
+                made.append(first)  # before the COPY begins: it may fail before it takes the first row
                 with uncollected():
                     await runs.start_plain(tx, _plain(first, starts, made))
         self._tell(made)
@@ -101,7 +104,7 @@ class Client:
 
     async def _start_one(self, start: Start) -> RunId:
         word = self._dispatch.word(Channel.PENDING, [start.terms.queue])
-        self._waiting.started([start.id])  # its end may be announced before the start is answered
+        self._waiting.started([start.id])  # before the start is sent: its end may be announced before the answer
 
         async def insert(again: bool) -> bool:
             if not again:
@@ -116,7 +119,8 @@ class Client:
     async def _debounce(self, starts: Sequence[Start]) -> list[RunId]:
         async def insert(again: bool) -> list[RunId]:
             async with self._database.transaction() as tx:
-                # What the first try made may have begun since, or finished: debounced once more it would be another.
+                # A run that the first try made may have begun or finished since. Another debounce would then make a
+                # second one.
                 there = await reads.existing(tx, [each.id for each in starts]) if again else set()
                 made = {each.debounce_key: each.id for each in starts if each.id in there}
                 return [made.get(each.debounce_key) or await runs.debounce(tx, each) for each in starts]
@@ -132,18 +136,20 @@ class Client:
         async with self._database.transaction() as tx:
             ids = await runs.start_all(tx, starts)
             if again:
-                # The first try may have committed, and its runs have finished since.
+                # The first try may have committed, and its runs may have finished since.
                 await runs.undo_finished_starts(tx, [each.id for each in starts])
                 await runs.note_repeated_starts(tx, [each.id for each in starts])
         return ids
 
     def _tell(self, started: Sequence[Start], *, pending: bool = True) -> None:
-        """Everyone whom it concerns; of what is `pending`, unless that was said already."""
+        """Announce new runs: to workers and, if they have a time, to the `due` service. Without `pending`, the workers
+        were notified already, with the commit."""
         self._waiting.started(each.id for each in started if each.key is None)
         terms = {each.terms for each in started}
         if pending:
             self._dispatch.announce(Channel.PENDING, {each.queue for each in terms if not each.is_delayed})
-        # Who leads `due` reckons by its own clock only when to look: for a time of day, at once.
+        # The leader of `due` uses its own clock only to decide when to poll. A start with a time of day makes it poll
+        # at once.
         waits = {each.delay or NOTHING for each in terms if each.is_delayed}
         waits |= {each.expires for each in terms if each.expires is not None}
         waits |= {each.deadline for each in terms if each.deadline is not None}
@@ -151,6 +157,7 @@ class Client:
             self._dispatch.announce(Channel.SCHEDULED, [f"{min(waits).total_seconds():.3f}"])
 
     async def retry(self, run_id: UUID) -> RunId:
+        """Start a finished run again, as a new run with the id returned."""
         new_id = new_run_id()
 
         async def start_again(again: bool) -> set[str]:
@@ -161,6 +168,8 @@ class Client:
         return new_id
 
     async def cancel(self, run_id: UUID, *, force: bool = False) -> None:
+        """Cancel a run. A workflow that has begun is asked to end, and may clean up first, unless `force`."""
+
         async def cancel(_again: bool) -> Consequences:
             async with self._database.transaction() as tx:
                 moved, after = await ends.cancel(tx, [run_id], force=force)
@@ -175,6 +184,7 @@ class Client:
             self._telemetry.tell("runs.cancelled", runs=after.gone)
 
     async def wait(self, run_id: UUID) -> Finished:
+        """Wait until the run has finished, and return how."""
         return await self._waiting.wait(run_id)
 
     async def info(self, run_id: UUID) -> RunInfo:
@@ -184,11 +194,11 @@ class Client:
         return await patiently(lambda _again: reads.id_by_key(self._database, key))
 
     async def glimpses(self, first: UUID, last: UUID, *, limit: int) -> list[Glimpse]:
-        """The newest runs whose ids lie in this range, both ends included."""
+        """Return the newest runs whose ids lie in this range, both ends included."""
         return await patiently(lambda _again: reads.glimpses(self._database, first, last, limit=limit))
 
     async def waits(self, ids: Sequence[UUID]) -> dict[UUID, Waits]:
-        """What those of these runs that are live wait for."""
+        """Return what each live run among these waits for."""
         return await patiently(lambda _again: reads.waits(self._database, ids))
 
     async def attempts(self, run_id: UUID) -> list[Attempt]:
@@ -201,7 +211,7 @@ class Client:
         return await patiently(lambda _again: notes.logs(self._database, run_id, attempt=attempt))
 
     async def runs(self, which: Filter, *, limit: int, after: UUID | None, within: timedelta | None = None) -> Page:
-        """In as many looks as it takes; `within` some time, if it is given."""
+        """Return one page of runs, newest first, with as many statements as it takes, for at most `within`."""
         until = math.inf if within is None else time.monotonic() + within.total_seconds()
         found = Page([], after)
         while True:
@@ -226,7 +236,8 @@ class Client:
         return await patiently(lambda _again: workers.seen(self._database, ids))
 
     async def _change_queue(self, change: Callable[[Tx], Awaitable[T]]) -> T:
-        """In a transaction: a first try that was detained on its way has no commit, and can undo nothing later."""
+        """Change a queue in a transaction. A first try that is delayed on the network then never commits, and cannot
+        undo a later change."""
 
         async def ask(_again: bool) -> T:
             async with self._database.transaction() as tx:
@@ -253,7 +264,8 @@ class Client:
 
 
 def _plain(first: Start, others: Iterator[Start], made: list[Start]) -> Iterator[Start]:
-    """Those of the next copy, the others noted as they are made, as long as they are plain."""
+    """Yield the starts of one COPY, up to its limits, and add each to `made`. Raise NotPlain at the first that is not
+    plain."""
     size, terms = 0, None
     for start in chain([first], islice(others, COPY - 1)):
         if start is not first:

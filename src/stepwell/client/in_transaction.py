@@ -1,7 +1,8 @@
-"""Starts and cancels in a transaction of the user's: they happen if and only if it commits.
+"""Starts, cancels and signals in a transaction of the user's: they happen if and only if it commits.
 
-Nothing is repeated here, and nothing waits for a database that is away: a failure is the transaction's, and so the
-user's. Nobody is there after the commit, so what others must hear is said in the transaction.
+Nothing is retried here, and nothing waits for a database that is away: an error belongs to the transaction, and so to
+the user. No code of ours runs after the commit. Notifications are therefore sent inside the transaction, and Postgres
+delivers them with its commit.
 """
 
 from __future__ import annotations
@@ -27,20 +28,23 @@ from stepwell.store.statements import load
 T = TypeVar("T")
 
 AT_ONCE = "0"
-"""How soon someone should look for what is due: the time until the commit is not known."""
+"""Seconds after which `due` should poll: at once, since the time until the commit is not known."""
 
 
-class Within:
+class InTransaction:
+    """The verbs that can be part of a transaction of the user's, on the user's connection."""
+
     def __init__(self, connection: Any, schema: str, home: Home) -> None:
         self._tx = borrow(connection, load(schema))
         self._schema = schema
         self._home = home
 
     def call(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """For blocking code: the verb, here and in this thread, since the connection may belong to it."""
+        """Run a verb for blocking code, in the caller's thread, since the connection may belong to that thread."""
         if not self._tx.blocks:
             raise WrongUse(
-                "tx= is a connection for an event loop: await the verb itself there, or give a blocking connection"
+                "the connection given as tx= is asynchronous, and .sync blocks: "
+                "await the verb itself, or give a blocking connection"
             )
         verb = make()
         try:
@@ -49,7 +53,7 @@ class Within:
             result: T = stop.value
             return result
         verb.close()
-        raise RuntimeError("a blocking connection made its caller wait for an event loop")
+        raise RuntimeError("a verb on a blocking connection waited for an event loop")
 
     async def start(self, start: Start) -> RunId:
         return (await self._start([start]))[0]
@@ -64,7 +68,10 @@ class Within:
     async def cancel(self, run_id: UUID) -> None:
         await self._require()
         if completes_in_its_own_tx(run_id):
-            raise WrongUse("a body with a current.tx() is completed by it: to cancel its own run, leave tx= out")
+            raise WrongUse(
+                "a run cannot cancel itself in its own current.tx(), whose commit completes it: "
+                "call cancel() without tx="
+            )
         moved, after = await ends.cancel(self._tx, [run_id])
         if not moved and not after.asked:
             await runs.refuse_finished(self._tx, run_id)
@@ -88,7 +95,7 @@ class Within:
         return run_id
 
     async def _require(self) -> None:
-        """The user's connection is in a transaction, on the database of the app."""
+        """Raise an error unless the user's connection is in a transaction, on the app's database."""
         await self._tx.require_transaction()
         await self._home.require(self._tx)
 

@@ -1,8 +1,8 @@
-"""Those who wait for runs to finish. Ten thousand of them cost one listener and one look for all.
+"""Waiting for results: ten thousand waiters cost one listener and one statement at a time.
 
-Workers announce what finishes only while someone waits, so who waits says so: at first, and again every few
-seconds. A worker may finish a run before it has heard that; so while the word spreads, and whenever
-announcements may have been missed, one looks.
+Workers announce finished runs only while someone waits. A waiter therefore says that it waits, at first and then again
+every few seconds. A worker may finish a run before it has heard that. So the table is polled while that message
+spreads, and whenever announcements may have been missed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from uuid import UUID
 
-from stepwell.concurrency.background import within
+from stepwell.concurrency.background import in_time
 from stepwell.dispatch.base import WE, WHO, Channel, Dispatch
 from stepwell.engine import reads
 from stepwell.model.errors import NotFound, Unavailable
@@ -24,56 +24,59 @@ from stepwell.telemetry import log
 BATCH = 1000
 POLL = 5.0
 POLL_DEAF = 0.5
-"""Seconds between looks at everything awaited; the second while announcements do not arrive."""
+"""Seconds between polls of everything awaited; the second while announcements do not arrive."""
 SPREADING = (0.01, 0.04, 0.2, 1.0)
-"""Seconds between looks after it was first said that someone waits."""
+"""Seconds between polls after the first message that someone waits."""
 NEW = 1000
-"""Runs of our own that are remembered as just started."""
+"""Number of runs started here that are remembered as new."""
 
 Future = asyncio.Future[Finished | None]
-"""How a run finished; None: it was announced that it has, and whoever waits may look for itself."""
+"""How a run finished. None: its end was announced, and its only waiter may read it itself."""
 
 
-class Waiting:
-    """One look answers everyone: runs newly awaited, runs announced as finished, and now and then all."""
+class ResultWaiter:
+    """Waits for runs to finish. One poll answers all waiters, and covers new ids, announced ids and, now and then, all
+    ids."""
 
     def __init__(self, database: Database, dispatch: Dispatch) -> None:
         self._database = database
         self._dispatch = dispatch
         self._futures: dict[UUID, set[Future]] = {}
         self._fresh: set[UUID] = set()
-        """Newly awaited: perhaps there is no such run."""
+        """Ids that were awaited only now: there may be no such run."""
         self._look: set[UUID] = set()
-        """Perhaps just finished."""
+        """Runs that may just have finished: the next poll reads the newest days."""
         self._look_far: set[UUID] = set()
-        """Perhaps finished long ago: a look into every day that is kept."""
+        """Runs that may have finished long ago: the next poll reads every day that is kept."""
         self._stirred = asyncio.Event()
         self._watch: asyncio.Task[None] | None = None
         self._unsubscribe: list[Callable[[], None]] = []
         self._looks: deque[float] = deque()
-        """Pauses until the next looks at what is doubted."""
+        """Pauses before the next polls of the doubted runs."""
         self._doubted: set[UUID] = set()
+        """Runs that may finish without an announcement."""
         self._looked_at_all = 0.0
         self._said, self._is_known = -POLL, False
-        """When we last said that someone waits; whether everyone has heard it."""
+        """Time of the last message that someone waits; and whether every worker has heard one."""
         self._new: dict[UUID, bool] = {}
-        """Runs started here while it was known that we wait, and whether their end was announced: if not, no look is
-        needed."""
+        """Runs started here while every worker knew that we wait, and whether their end was announced. If it was not,
+        no poll is needed."""
         self._closed = False
 
     def started(self, ids: Iterable[UUID]) -> None:
-        """Remember that these exist, or are about to: their ends will be announced, if anyone knows that we wait."""
+        """Remember that these runs exist, or are about to. Their ends will be announced if the workers know that we
+        wait."""
         if self._is_known and asyncio.get_running_loop().time() < self._said + POLL:
             newest = deque(ids, maxlen=NEW)
             if len(self._new) + len(newest) > NEW:
                 self._new = {each: False for each, announced in self._new.items() if not announced}
             if len(self._new) + len(newest) > NEW:
-                self._new.clear()  # who waits for them looks at once
+                self._new.clear()  # a waiter for one of them polls at once
             for run_id in newest:
                 self._new.setdefault(run_id, False)
 
     async def wait(self, run_id: UUID) -> Finished:
-        """How the run finished, once it has."""
+        """Wait until the run has finished, and return how."""
         known = self._new.pop(run_id, None) is False
         while True:
             answer = await self._await(run_id, known=known)
@@ -84,10 +87,10 @@ class Waiting:
                     return finished
             except Unavailable:
                 pass
-            known = False  # and if it is not to be seen after all, everyone looks
+            known = False  # announced, but not found: wait for the shared poll
 
     async def _await(self, run_id: UUID, *, known: bool) -> Finished | None:
-        """The same, or None if it was announced."""
+        """Wait for the shared poll. Return None if the end was announced, and this is the only waiter."""
         if self._closed:
             raise Unavailable("the app was closed")
         future: Future = asyncio.get_running_loop().create_future()
@@ -123,7 +126,8 @@ class Waiting:
             self._say()
 
     def _say(self) -> None:
-        """That someone waits. If it was long ago that anyone heard so, it takes a while to spread."""
+        """Announce that someone waits. If the last such message is too old, it takes a while until every worker has
+        heard it."""
         now = asyncio.get_running_loop().time()
         if now >= self._said + 2 * POLL:
             self._is_known = False
@@ -132,15 +136,19 @@ class Waiting:
         self._dispatch.announce(Channel.AWAITED, [WE])
 
     def _doubt(self, ids: Iterable[UUID], pauses: Sequence[float]) -> None:
-        """Look at these after each of the pauses, since they may finish unannounced. Runs that come while others are
-        looked at share the looks that are left, and get the rest of their own."""
+        """Poll these runs after each of the pauses, since they may finish without an announcement.
+
+        Runs that are added during the polls of others share the polls that are left, and then get the rest of their
+        own.
+        """
         self._doubted.update(ids)
         if not self._looks:
             self._stirred.set()
         self._looks.extend(pauses[len(self._looks) :])
 
     def _watch_ended(self, watch: asyncio.Task[None]) -> None:
-        """An error that is no absence of the database is told to all who wait: they would wait for ever."""
+        """Raise the error of the polling task in every waiter, unless the database is merely away: they would wait for
+        ever."""
         if watch.cancelled() or (error := watch.exception()) is None:
             return
         self._watch = None
@@ -177,7 +185,8 @@ class Waiting:
             self._stirred.set()
 
     def _let_look(self, run_id: UUID) -> bool:
-        """Let the only one who waits for it look itself: sooner than it would be woken by who looks for all."""
+        """Let a run's only waiter read the result itself: that is quicker than the shared poll. Tell whether there was
+        just one."""
         waiting = [future for future in self._futures[run_id] if not future.done()]
         if len(waiting) == 1:
             waiting[0].set_result(None)
@@ -186,11 +195,12 @@ class Waiting:
     def _heard_awaited(self, words: Sequence[str] | None) -> None:
         if words is None or WHO in words:
             if self._futures:
-                # It may have finished some before it hears of us.
+                # A worker has just asked who waits. It may have finished runs before it hears our answer.
                 self._doubt(self._futures, SPREADING)
                 self._say()
         elif WE in words:
-            # Who listens hears it about now, as we do. Who is slow to, and finishes a run first, is caught by a look.
+            # The other listeners receive this message about now, as we do. If a worker is slower, and finishes a run
+            # before that, a poll finds the run.
             self._is_known = True
 
     async def _run(self) -> None:
@@ -205,25 +215,25 @@ class Waiting:
             try:
                 await self._answer()
             except Unavailable as error:
-                log.warning("%d waiters wait for the database: %s", len(self._futures), error)
+                log.warning("cannot read the results of %d awaited runs, will try again: %s", len(self._futures), error)
                 self._look_far |= self._futures.keys()
                 await asyncio.sleep(0.2)
                 self._stirred.set()
 
     async def _next_look(self) -> None:
-        """Until there is something to look at."""
+        """Wait until there is something to poll."""
         now = asyncio.get_running_loop().time
         begun = now()
         at_all = self._looked_at_all + (POLL if self._dispatch.hears else POLL_DEAF)
         pause = min([at_all - begun, *list(self._looks)[:1]])
-        if await within(max(0.0, pause), self._stirred.wait()):
+        if await in_time(max(0.0, pause), self._stirred.wait()):
             self._stirred.clear()
         if self._looks:
             self._looks[0] -= now() - begun
             if self._looks[0] <= 0:
                 self._look_at_doubted()
         if now() >= at_all:
-            # Not only when all is quiet: among many that are announced, one may not have been.
+            # Also while announcements arrive: one of many may have been lost.
             self._looked_at_all = now()
             self._look_far |= self._futures.keys()
             if self._futures and now() >= self._said + POLL:
@@ -254,7 +264,7 @@ class Waiting:
             raise
 
     async def _refuse_unknown(self, ids: list[UUID]) -> None:
-        """Nobody waits for ever for a run that is not there."""
+        """Raise NotFound in the waiters for runs that do not exist: they would wait for ever."""
         if not ids:
             return
         existing = await reads.existing(self._database, ids)
@@ -279,7 +289,8 @@ def _batches(ids: Iterable[UUID]) -> Iterator[list[UUID]]:
 
 
 def _among(ids: Sequence[str], known: Collection[UUID]) -> set[UUID]:
-    """Those of them that are known. Where many finish and few are waited for, most need not be read."""
+    """Return those of the announced ids that are known. Parse the ids only if they are few: many runs may finish while
+    few are awaited."""
     if len(known) < len(ids):
         said = set(ids)
         return {run_id for run_id in known if run_id.hex in said}

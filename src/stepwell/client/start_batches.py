@@ -1,6 +1,6 @@
-"""Starts that arrive together commit together, each answered only after its commit.
+"""A group commit for starts: starts that arrive together commit together, and each is answered after the commit.
 
-A lone start leaves at once. One that comes while two groups are on their way leaves with the next.
+A start that is alone leaves at once. A start that arrives while two groups are on their way leaves with the next group.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ class _Asked:
     at: float
 
 
-class Starting:
+class StartBatches:
+    """Gathers plain starts into groups, one transaction for each group."""
+
     def __init__(self, send: Callable[[Sequence[Start]], Awaitable[object]], *, patience: float) -> None:
-        """`send` accepts plain starts, all or none, and returns after their commit. While the database is away
-        no caller waits for others longer than `patience`."""
+        """`send` accepts plain starts, all or none, and returns after their commit. While the database is away, no
+        caller waits longer than `patience` seconds for the groups before its own."""
         self._send = send
         self._patience = patience
         self._group: GroupCommit[_Asked, None] = GroupCommit(self._commit)
 
     async def start(self, start: Start) -> None:
-        """Accept a plain start."""
+        """Accept a plain start. Return after its commit."""
         await self._group.answer_at_once(_Asked(start, asyncio.get_running_loop().time()))
 
     async def _commit(self, asked: Sequence[_Asked]) -> Sequence[BaseException | None]:
@@ -42,7 +44,7 @@ class Starting:
         except Exception as error:
             if len(asked) == 1:
                 return [error]
-            # One of them is refused, and no other fails for it: each by itself.
+            # The database refused one of them. Send each by itself, so that no other start fails for it.
             return [answer for each in asked for answer in await self._commit_alone(each)]
         return [None] * len(asked)
 

@@ -1,4 +1,4 @@
-"""What is asked of a workflow from outside: signals, updates, its state, its history, a pause."""
+"""Verbs on workflows from outside: signals, updates, published state, history, pause, fork."""
 
 from __future__ import annotations
 
@@ -18,16 +18,19 @@ from stepwell.replay.replay import LONG_AGO
 from stepwell.store.pool import Database
 
 LOOK = 0.5
-"""Seconds between looks for the answer to an update, at the most."""
+"""Longest pause between two polls for the answer to an update, in seconds."""
 
 
-class Outside:
+class WorkflowVerbs:
+    """The verbs of the client that concern workflows only."""
+
     def __init__(self, database: Database, dispatch: Dispatch) -> None:
         self._database = database
         self._dispatch = dispatch
 
     async def send(self, run_id: UUID, type: EventType, name: str, value: bytes) -> Sent:
-        """A signal or a request for a live workflow: there when this returns, once, whatever was lost on the way."""
+        """Deliver a signal or a request to a live workflow. It is stored exactly once when this returns, even if
+        answers were lost."""
         arrival = new_run_id()
         event = Event(0, type, LONG_AGO, name=name, value=value, id=arrival)
         if type is EventType.UPDATE_REQUESTED:
@@ -52,14 +55,16 @@ class Outside:
         return Sent(arrival, workflow)
 
     async def signal_or_start(self, start: Start, name: str, value: bytes) -> RunId:
-        """A signal for the run that this start leads to, which may be another's."""
+        """Deliver a signal to the run that this start leads to: a new run, or the existing one with its key. Return its
+        id."""
         event = Event(0, EventType.SIGNAL_RECEIVED, LONG_AGO, name=name, value=value, id=new_run_id())
         led_to: list[RunId] = []
 
         async def send(again: bool) -> Consequences:
             after = Consequences()
             async with self._database.transaction() as tx:
-                # Known if the first try got as far as its commit: whatever became of that run, it has had the signal.
+                # The first try had chosen this run before its answer was lost. If the signal is there, that try
+                # committed, whatever became of the run since.
                 if again and led_to and await arrivals.has_arrived(tx, led_to[-1], event, after):
                     return after
                 led_to.append(await workflows.signal_or_start(tx, start, event, after))
@@ -71,7 +76,7 @@ class Outside:
         return led_to[-1]
 
     async def answer(self, run_id: UUID, update: UUID) -> Event:
-        """The answer to an update, as soon as the history has it."""
+        """Poll the history for the answer to an update, and return it."""
         pause, after = 0.01, 0
         while True:
             found, after = await self._look_for_answer(run_id, update, after)
@@ -84,19 +89,22 @@ class Outside:
         return await patiently(lambda _again: workflows.answer(self._database, run_id, update, after))
 
     async def state(self, run_id: UUID) -> bytes | None:
-        """What it last published."""
+        """Return the state that the workflow published last; None if it has published none."""
         return await patiently(lambda _again: workflows.published(self._database, run_id))
 
     async def history(self, run_id: UUID) -> list[HistoryEvent]:
+        """Return the events of a workflow, in order."""
         return await patiently(lambda _again: workflows.shown(self._database, run_id))
 
     async def pause(self, run_id: UUID, *, by: str = "") -> None:
+        """Pause a run; a workflow that is in a turn pauses after it."""
         steered = await patiently(lambda _again: pauses.pause(self._database, [run_id], by=by))
         if not steered.queues:
             await patiently(lambda _again: pauses.refuse_pause(self._database, run_id, State.PAUSED))
         self._dispatch.announce(Channel.ARRIVED, [each.hex for each in steered.heard])
 
     async def resume(self, run_id: UUID) -> None:
+        """Resume a paused run."""
         steered = await patiently(lambda _again: pauses.resume(self._database, [run_id]))
         if not steered.queues:
             await patiently(lambda _again: pauses.refuse_pause(self._database, run_id, None))
@@ -105,7 +113,7 @@ class Outside:
         self._dispatch.announce(Channel.SCHEDULED, ["0"])
 
     async def fork(self, run_id: UUID, at: int) -> RunId:
-        """A new run with its history up to this event."""
+        """Start a new run whose history is a copy of this one's, up to the event `at`."""
         new_id = new_run_id()
 
         async def fork(again: bool) -> set[str]:
@@ -117,16 +125,17 @@ class Outside:
         return new_id
 
     async def open_runs(self, *, after: UUID, limit: int) -> list[OpenRun]:
-        """Workflows that have begun and are not finished, oldest first, behind `after`."""
+        """Return workflows that have begun and are not finished, oldest first, after the id `after`."""
         return await patiently(lambda _again: forks.open_runs(self._database, after=after, limit=limit))
 
     async def count_open(self) -> int:
+        """Count the workflows that have begun and are not finished."""
         return await patiently(lambda _again: forks.count_open(self._database))
 
     async def events(self, run_id: UUID, *, after: int) -> list[Event]:
-        """Its history behind this event, as a replay takes it."""
+        """Return the events after this one, in the form in which a replay takes them."""
         return await patiently(lambda _again: workflows.history(self._database, run_id, after=after))
 
     async def children(self, run_id: UUID) -> Sequence[RunId]:
-        """Runs that it started, in their order."""
+        """Return the ids of the runs that a workflow started, in their order."""
         return await patiently(lambda _again: workflows.children(self._database, run_id))

@@ -1,1 +1,2 @@
-"""Tools for asyncio: parts in the background, group commits, outages, the collector."""
+"""Tools for asyncio: background tasks, group commit, retries while the database is away, pauses of the garbage
+collector."""

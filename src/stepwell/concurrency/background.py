@@ -1,4 +1,4 @@
-"""Parts that run beside a block of code. None of them may end unseen: if one does, so does the block."""
+"""Background tasks for the time of a block. None of them may end unnoticed: if one ends, the block ends too."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 
 @asynccontextmanager
-async def beside(*parts: Coroutine[Any, Any, None], may_end: bool = False) -> AsyncIterator[None]:
-    """Run `parts` until the block ends, then cancel them. The error of a part is raised from the block.
+async def in_background(*parts: Coroutine[Any, Any, None], may_end: bool = False) -> AsyncIterator[None]:
+    """Run `parts` until the block ends, then cancel them. Raise the error of a part from the block.
 
-    Unless they `may_end`, to end at all is an error of theirs.
+    A part that returns is an error as well, unless they `may_end`.
     """
     block = asyncio.current_task()
     assert block is not None  # an async context manager is always entered by a task
@@ -22,7 +22,7 @@ async def beside(*parts: Coroutine[Any, Any, None], may_end: bool = False) -> As
     def ended(part: asyncio.Task[None]) -> None:
         error = None if part.cancelled() else part.exception()
         if error is None and inside and not may_end:
-            error = RuntimeError(f"{part.get_coro()} ended by itself")
+            error = RuntimeError(f"{part.get_coro()} returned, although it was to run until it is cancelled")
         if error is not None and not failed:
             failed.append(error)
             if inside:
@@ -45,8 +45,8 @@ async def beside(*parts: Coroutine[Any, Any, None], may_end: bool = False) -> As
         raise failed[0]
 
 
-async def within(seconds: float | None, waiting: Awaitable[Any]) -> bool:
-    """Wait, but no longer than that; whether it came in time."""
+async def in_time(seconds: float | None, waiting: Awaitable[Any]) -> bool:
+    """Wait for at most so many seconds. Return False if the time ran out."""
     try:
         async with asyncio.timeout(seconds):
             await waiting

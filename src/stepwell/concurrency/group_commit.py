@@ -1,7 +1,7 @@
 """Group commit: questions that are asked at the same time travel in one statement.
 
-The class owns gathering and flights: which questions travel together, and how many groups are on their way. What a
-group is asked, and what becomes of one that fails, is its owner's affair.
+The class owns gathering and flights: which questions travel together, and how many groups are on their way. Its owner
+decides how a group is written, and what a failure means.
 """
 
 from __future__ import annotations
@@ -15,20 +15,22 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 
 FLIGHTS = 2
-"""Groups on their way at the same time: one is written while the disk takes the other."""
+"""Groups on their way at the same time: the database works on one while the disk flushes the other."""
 GROUP, LOAD = 500, 8 * 1024 * 1024
-"""Questions of one group, and their bytes."""
+"""Limits of one group: questions, and their bytes."""
 FEW = 3
 PATIENCE = 0.01
-"""A group that is so many times smaller than what is on its way waits for that, for so many seconds."""
+"""When a group is FEW times smaller than what is on its way, it waits up to PATIENCE seconds for that to land."""
 
 Later: TypeAlias = "A | asyncio.Task[A | BaseException]"
-"""An answer, or the task that will have it."""
+"""An answer, or the task that will return it."""
 Told: TypeAlias = Callable[["A | BaseException"], None]
-"""Takes an answer. Raises nothing."""
+"""Callback that receives an answer. It raises nothing."""
 
 
 class GroupCommit(Generic[Q, A]):
+    """Gathers questions into groups, commits each group, and hands the answers back one by one."""
+
     def __init__(
         self,
         commit: Callable[[Sequence[Q]], Awaitable[Sequence[Later[A] | BaseException]]],
@@ -37,8 +39,9 @@ class GroupCommit(Generic[Q, A]):
         pause: Callable[[], float] = lambda: 0.0,
         weigh: Callable[[Q], int] | None = None,
     ) -> None:
-        """`commit` answers each question of a group, in their order; what it raises is the answer to all of them.
-        `pause` returns how many seconds the first of a group waits for others, `weigh` the bytes of a question."""
+        """`commit` answers each question of a group, in their order; if it raises, that error answers all of them.
+        `pause` returns how many seconds the first question of a group waits for others. `weigh` returns the bytes of a
+        question."""
         self._commit = commit
         self._most_flights = flights
         self._pause = pause
@@ -46,20 +49,20 @@ class GroupCommit(Generic[Q, A]):
         self._is_closed = False
         self._gathered: deque[tuple[Q, Told[A]]] = deque()
         self._flights: dict[object, int] = {}
-        """The groups on their way, and how many questions each has."""
+        """Groups on their way, and the number of questions of each."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._in_air = 0
         self._waiting: asyncio.TimerHandle | None = None
         self._called = False
 
     def __len__(self) -> int:
-        """How many questions were asked and are not answered."""
+        """Number of questions that were asked and are not answered."""
         return len(self._gathered) + self._in_air
 
     # -- asking
 
     def ask(self, question: Q, told: Told[A]) -> None:
-        """Ask, with the others that are asked in this turn of the event loop."""
+        """Ask a question, together with the others of this iteration of the event loop."""
         if self._is_closed:
             told(asyncio.CancelledError())
             return
@@ -68,7 +71,7 @@ class GroupCommit(Generic[Q, A]):
             self._leave_soon()
 
     def ask_apart(self, asking: Coroutine[Any, Any, A | BaseException], told: Told[A]) -> None:
-        """Ask what cannot go with others."""
+        """Run a question that cannot travel with others."""
         self._answer_later(asyncio.create_task(asking), told)
 
     async def answer(self, question: Q) -> A:
@@ -83,7 +86,7 @@ class GroupCommit(Generic[Q, A]):
             raise
 
     async def answer_at_once(self, question: Q) -> A:
-        """Ask as `answer` does; a question that is alone leaves in the caller's own task, and waits for no others."""
+        """Ask as `answer` does. A question that is alone leaves at once, in the caller's own task."""
         if self._gathered or len(self._flights) >= self._most_flights:
             return await self.answer(question)
         flight = object()
@@ -99,18 +102,19 @@ class GroupCommit(Generic[Q, A]):
         return answer
 
     def give_up(self, which: Callable[[Q], bool], error: BaseException) -> None:
-        """Answer the first questions, as long as they are such, by an error: those that have not left."""
+        """Answer the oldest questions with an error, as long as `which` is true for them. Only questions that have not
+        left."""
         while self._gathered and which(self._gathered[0][0]):
             _, told = self._gathered.popleft()
             told(error)
 
     async def landed(self) -> None:
-        """Wait until nothing is on its way."""
+        """Wait until no group is on its way."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
     def close(self) -> None:
-        """Cancel all that was asked, and all that will be."""
+        """Cancel all questions, and all that will be asked."""
         self._is_closed = True
         gathered, self._gathered = self._gathered, deque()
         for _, told in gathered:
@@ -123,8 +127,11 @@ class GroupCommit(Generic[Q, A]):
     # -- flights
 
     def _leave_soon(self) -> None:
-        """Not at once: those that are ready at the same moment go together, and those that were just answered may be
-        about to ask again."""
+        """Send a group in the next iteration of the event loop, or after the pause.
+
+        Not at once: questions that are ready at the same moment travel together, and callers that were just answered
+        may be about to ask again.
+        """
         self._called = True
         loop = asyncio.get_running_loop()
         if pause := self._pause():
@@ -136,7 +143,8 @@ class GroupCommit(Generic[Q, A]):
         self._called = False
         while self._gathered and len(self._flights) < self._most_flights:
             if len(self._gathered) < self._in_air // FEW and not at_once:
-                # With those that land soon, and ask again. But what is on its way may be held up.
+                # Wait for the callers whose groups land soon, and who ask again. The timer ends the wait if those
+                # groups are held up.
                 if self._waiting is None:
                     self._waiting = asyncio.get_running_loop().call_later(PATIENCE, self._leave_at_once)
                 return

@@ -1,4 +1,4 @@
-"""To outlast a database that is away for a moment."""
+"""Retries while the database is away for a moment."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from stepwell.model.errors import Unavailable
 T = TypeVar("T")
 
 PATIENCE = 15.0
-"""Seconds for which a verb outlasts a database that is away, before it raises Unavailable."""
+"""Seconds for which a verb retries while the database is away, before it raises Unavailable."""
 
 
 async def patiently(ask: Callable[[bool], Awaitable[T]]) -> T:
-    """Ask until there is an answer. `ask` is told when it asks again: what it asked before may have happened."""
+    """Call `ask` until it returns, and back off in between. Its argument tells whether this is a retry: the earlier try
+    may have committed."""
     end, pause, again = None, 0.05, False
     while True:
         try:
             return await ask(again)
         except Unavailable:
-            # From the first failure on: it may itself have been a long wait, on a line that was dead.
+            # The time counts from the first failure, which may itself have been a long wait on a dead connection.
             end = end or time.monotonic() + PATIENCE
             if time.monotonic() + pause > end:
                 raise

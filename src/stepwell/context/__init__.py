@@ -1,1 +1,1 @@
-"""What a body may ask for while it runs: `current`, `workflow`, checkpoints, its transaction, its log."""
+"""Objects for code inside a body: `current`, `workflow`, checkpoints, the body's transaction, its log."""

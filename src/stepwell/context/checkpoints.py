@@ -1,4 +1,4 @@
-"""`current.checkpoint`: what a body saves, so that the next attempt at the same run need not begin anew."""
+"""`current.checkpoint`: state that a body saves, so that the next attempt at the same run need not begin anew."""
 
 from __future__ import annotations
 
@@ -21,22 +21,29 @@ _LAST_SCHEMA = 2**31 - 1
 
 
 class Shelf(Protocol[H]):
-    """Where checkpoints of attempts are kept. Raises ClaimLost for who no longer holds the claim."""
+    """The storage of checkpoints, as a body sees it. Its verbs raise ClaimLost when the attempt has lost its claim."""
 
     async def save(self, here: H, state: bytes, schema: int) -> int: ...
 
     async def load(self, here: H) -> Saved | None: ...
 
     def wait_for(self, asked: Coroutine[Any, Any, T]) -> T:
-        """For code that cannot await."""
+        """Wait for a verb, for code that cannot await."""
         ...
 
 
 class Checkpoint:
-    """The state that a run's body saved last.
+    """The state that a run's body saved last. An attempt that begins after a crash loads it, and goes on from there.
 
-    `schema` is the number of its shape: raise it, here or as `__schema__` of the class, when older code could no
-    longer read what is saved. Code with a lower number is then refused, and destroys nothing.
+    >>> @app.task
+    ... async def migrate(total: int) -> None:
+    ...     done = await current.checkpoint.load(int, 0)
+    ...     for page in range(done, total):
+    ...         await copy(page)
+    ...         await current.checkpoint.save(page + 1)
+
+    `schema` is the version number of the state's shape. Raise it, here or as `__schema__` of the class, when older code
+    could no longer read what is saved. Code with a lower number then gets NewerCheckpoint, and overwrites nothing.
     """
 
     __slots__ = ("_alive", "_claim", "_here", "_shelf")
@@ -48,8 +55,10 @@ class Checkpoint:
         self._alive = alive
 
     async def save(self, state: Any, of: Any = None, *, schema: int | None = None) -> int:
-        """Save it in place of what was saved before; how often that was. `of` is its type, where its class is not
-        enough to read it by: `list[Order]`."""
+        """Save `state` in place of what was saved before. Return how many times this run has saved.
+
+        Give its type as `of` where its class is not enough to decode it by: `list[Order]`.
+        """
         kind = of if of is not None else Any if type(state) in _PLAIN else type(state)
         data = _value(kind).encode(state, "the checkpoint")
         self._alive()
@@ -65,7 +74,7 @@ class Checkpoint:
     @overload
     async def load(self, of: Any = ..., default: Any = ..., *, schema: int | None = None) -> Any: ...
     async def load(self, of: Any = Any, default: Any = None, *, schema: int | None = None) -> Any:
-        """What was saved last, by whichever attempt; `default` if nothing was."""
+        """Return what was saved last, by any attempt of this run; `default` if nothing was."""
         value, known = _value(of), _number(of, schema)
         self._alive()
         saved = await self._shelf.load(self._here)
@@ -82,7 +91,10 @@ class Checkpoint:
 
 
 class SyncCheckpoint:
-    """A Checkpoint for `def` bodies."""
+    """The verbs of a Checkpoint for `def` bodies.
+
+    >>> current.checkpoint.sync.save(page + 1)
+    """
 
     __slots__ = ("_checkpoint", "_shelf")
 
@@ -91,6 +103,7 @@ class SyncCheckpoint:
         self._shelf = shelf
 
     def save(self, state: Any, of: Any = None, *, schema: int | None = None) -> int:
+        """Save `state` in place of what was saved before, as Checkpoint.save does."""
         _refuse_in_event_loop()
         return self._shelf.wait_for(self._checkpoint.save(state, of, schema=schema))
 
@@ -101,6 +114,7 @@ class SyncCheckpoint:
     @overload
     def load(self, of: Any = ..., default: Any = ..., *, schema: int | None = None) -> Any: ...
     def load(self, of: Any = Any, default: Any = None, *, schema: int | None = None) -> Any:
+        """Return what was saved last, as Checkpoint.load does."""
         _refuse_in_event_loop()
         return self._shelf.wait_for(self._checkpoint.load(of, default, schema=schema))
 
@@ -110,7 +124,9 @@ def _refuse_in_event_loop() -> None:
         asyncio.get_running_loop()
     except RuntimeError:
         return
-    raise WrongUse("checkpoint.sync blocks, and would stop the event loop this code runs in: await the verb itself")
+    raise WrongUse(
+        "checkpoint.sync blocks, and would stop the event loop of this code: await checkpoint.save() or load()"
+    )
 
 
 def _value(kind: Any) -> Value:
@@ -128,5 +144,7 @@ def _kept_value(kind: Any) -> Value:
 def _number(kind: Any, given: int | None) -> int:
     schema = getattr(kind, "__schema__", 1) if given is None else given
     if not isinstance(schema, int) or isinstance(schema, bool) or not 1 <= schema <= _LAST_SCHEMA:
-        raise InvalidSetting("schema", schema, "a number that only ever rises, from 1 on")
+        raise InvalidSetting(
+            "schema", schema, "a version number: an int from 1 on, raised with each new shape of the state"
+        )
     return schema

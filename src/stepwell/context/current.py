@@ -1,4 +1,4 @@
-"""`current`: what a task's body may know of the run it belongs to."""
+"""`current`: the run that a task's body belongs to."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LONGEST_STEP, _LARGEST_DETAIL = 200, 10_000
 
 @dataclass(eq=False)
 class NotInARun(UsageError):
-    """`current` is only there inside a task that a worker runs."""
+    """`current` works only inside a task or step that a worker runs."""
 
 
 class Running(Struct, eq=False):
@@ -37,22 +37,23 @@ class Running(Struct, eq=False):
     claim: Claim
     cancelled: bool = False
     inside: Inside | None = None
-    """Where it says how far it is."""
+    """Receiver of the body's progress, log lines and checkpoints."""
     noted: Noted | None = None
-    """What it has said, once it has said something."""
+    """Counts of the notes that the body has made; None before the first."""
     alive_at: float = 0.0
-    """When it last gave a sign of life; monotonic, and 0 before the first."""
+    """Time of the body's last sign of life, monotonic; 0 before the first."""
     tx: OwnTx | None = None
-    """Where its writes are kept, if it has opened one."""
+    """The body's own transaction, if it has opened one."""
     turn: Running | None = None
-    """Of a step: the turn that it belongs to, with whose its lines are counted."""
+    """The turn that a step belongs to: the step's log lines count as the turn's. None if this is no step."""
 
 
 class Inside(Shelf[Running], Protocol):
-    """What whoever runs a body does for it meanwhile. All but the checkpoints: from any thread, and at once."""
+    """Services for a body while it runs. Apart from checkpoints, each can be called from any thread, and returns at
+    once."""
 
     capture: int | None
-    """The level from which on its log lines are kept; None: none are."""
+    """Lowest level of the log lines that are kept; None: no line is kept."""
 
     def alive(self, here: Running) -> None: ...
 
@@ -61,7 +62,7 @@ class Inside(Shelf[Running], Protocol):
     def line(self, here: Running, level: str, logger: str, message: str) -> None: ...
 
     def leave_out(self, here: Running, lines: int) -> None:
-        """So many more lines were written than there was room for."""
+        """Record that so many more lines were written than there was room for."""
         ...
 
 
@@ -69,51 +70,64 @@ running: ContextVar[Running | None] = ContextVar("stepwell.running", default=Non
 
 
 class Current:
-    """The run this code belongs to. Every property raises NotInARun outside of one."""
+    """The run that this code belongs to. Outside of a run, every member raises NotInARun.
+
+    >>> @app.task
+    ... async def report(rows: list[int]) -> None:
+    ...     for done, row in enumerate(rows):
+    ...         current.progress("rows", done, len(rows))
+    ...     print(current.run_id, current.attempt, current.tags)
+    """
 
     @property
     def run_id(self) -> UUID:
+        """Id of the run."""
         return self._claim.id
 
     @property
     def name(self) -> str:
+        """Name of the definition."""
         return self._claim.name
 
     @property
     def queue(self) -> str:
+        """Queue of the run."""
         return self._claim.queue
 
     @property
     def attempt(self) -> int:
+        """Number of this attempt, from 1 on."""
         return self._claim.attempt
 
     @property
     def key(self) -> str | None:
+        """Idempotency key of the run, if it was started with one."""
         return self._claim.key
 
     @property
     def tags(self) -> MappingProxyType[str, Any]:
+        """Tags of the run; read-only."""
         tags = self._claim.tags
         return MappingProxyType({} if tags is None else msgspec.json.decode(tags))
 
     @property
     def cancelled(self) -> bool:
-        """Whether the claim is gone: for code in threads, which nobody can interrupt."""
+        """True once the claim is gone. Code in a thread must look at it: a thread cannot be interrupted."""
         return _here().cancelled
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """What this run's body saved last, in this attempt or an earlier one."""
+        """The state that this run's body saved last, in this attempt or an earlier one."""
         here, inside = _inside()
         return Checkpoint(inside, here, here.claim, alive=lambda: inside.alive(here))
 
     def progress(
         self, step: str, done: float, total: float | None = None, *, detail: Mapping[str, Any] | None = None
     ) -> None:
-        """Say how far this step is: the last word counts. Never waits, and is a sign of life."""
+        """Report how far a step is; the last report of each step counts. Never waits, and is a sign of life."""
         here, inside = _inside()
         if not isinstance(step, str) or not step.isprintable() or not 0 < len(step.encode()) <= _LONGEST_STEP:
-            raise InvalidSetting("progress(step)", step, f"some printable text of up to {_LONGEST_STEP} bytes")
+            raise InvalidSetting("progress(step)", step, f"must be printable text of 1 to {_LONGEST_STEP} bytes")
         if detail is not None and not isinstance(detail, Mapping):
             raise InvalidSetting("progress(detail)", detail, "must be a mapping of names to values")
         packed = None if detail is None else encode(dict(detail), where="progress(detail)")
@@ -124,13 +138,19 @@ class Current:
         inside.progress(here, step, _number("progress(done)", done), whole, packed)
 
     def heartbeat(self) -> None:
-        """A sign of life, for a task with heartbeat=: it does not hang. Never waits."""
+        """Give a sign of life: a task with heartbeat= that gives none for that long is ended. Never waits."""
         here, inside = _inside()
         inside.alive(here)
 
     def tx(self) -> AbstractAsyncContextManager[Any]:
-        """An asyncpg connection in a transaction. What is written in it and the run's completion commit together,
-        after the body has returned; or neither does, if it raises or its claim is lost."""
+        """Open a transaction, and return its asyncpg connection, for `async with`.
+
+        The writes of the block and the run's completion commit together, after the body has returned. If the body
+        raises, or its claim is lost, neither is committed.
+
+        >>> async with current.tx() as connection:
+        ...     await connection.execute("update accounts set balance = balance - 5 where id = 7")
+        """
         return own_tx(_here("current.tx()"))
 
     @property
@@ -144,8 +164,8 @@ def _here(what: str = "current") -> Running:
         return here
     if here_in_workflow() is not None:
         raise WrongUse(
-            f"{what} is for tasks and steps, and this is a workflow's own code. Write with current.tx() in a function "
-            "with @app.step, and await that; the workflow's id and name are in workflow.info()"
+            f"{what} works in tasks and steps only, and this is the code of a workflow. To write with current.tx(), "
+            "do so in a function with @app.step, and await it here. The workflow's id and name are in workflow.info()"
         )
     raise NotInARun
 
@@ -163,25 +183,25 @@ def _number(setting: str, value: float) -> float:
             return number
     except (TypeError, ValueError, OverflowError):
         pass
-    raise InvalidSetting(setting, value, "a number")
+    raise InvalidSetting(setting, value, "must be a finite number")
 
 
 def noted(here: Running) -> Noted:
-    """What this attempt has said so far."""
+    """Return the counts of the notes that this attempt has made; a step shares those of its turn."""
     if here.noted is None:
         here.noted = Noted() if here.turn is None else noted(here.turn)
     return here.noted
 
 
 def measured(usage: Usage) -> None:
-    """What the attempt here took, for whoever settles it."""
+    """Note on the claim what the current attempt used, for the settlement."""
     here = running.get()
     if here is not None:
         here.claim.usage = usage
 
 
 def family() -> tuple[UUID | None, UUID | None]:
-    """Whose child a run started here would be: its parent, and the first of the line."""
+    """Return the parent and root ids for a run that is started here; None for both outside of a run."""
     workflow = here_in_workflow()
     if workflow is not None:
         return workflow.about.id, workflow.about.root_id or workflow.about.id
@@ -192,13 +212,14 @@ def family() -> tuple[UUID | None, UUID | None]:
 
 
 def completes_in_its_own_tx(run_id: UUID) -> bool:
-    """Whether this is the body of that run, and it has opened a current.tx()."""
+    """True if this is the body of that run, and it has opened a current.tx()."""
     here = running.get()
     return here is not None and here.tx is not None and here.claim.id == run_id
 
 
 class _Carried(msgspec.Struct, array_like=True):
-    """A claim without its claim id: a body can settle nothing, and what it does not know it cannot leak."""
+    """A claim without its claim id. A process that does not know the claim id can settle nothing, and cannot leak
+    it."""
 
     run_id: UUID
     name: str
@@ -211,7 +232,7 @@ class _Carried(msgspec.Struct, array_like=True):
 
 
 def carried() -> str | None:
-    """What `current` tells here, as text that another process can carry on from."""
+    """Pack what `current` shows here as text, for a body in another process."""
     here = running.get()
     if here is None:
         return None
@@ -223,7 +244,7 @@ def carried() -> str | None:
 
 
 def carry_on(told: str | None, inside: Inside | None = None) -> Running | None:
-    """Let `current` tell here what it told there."""
+    """Make `current` show here what it showed in the process that packed it."""
     if told is None:
         running.set(None)
         return None

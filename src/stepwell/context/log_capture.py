@@ -1,7 +1,7 @@
-"""Log records that bodies write, as lines of their attempts.
+"""Capture of log records: lines that bodies write to their loggers are kept with their attempts.
 
-One `logging.Handler` on the root logger, for as long as anyone wants it: it hears what everyone else hears, and
-takes nothing away. What no body wrote it lets pass at the first look.
+One `logging.Handler` stands on the root logger, as long as a worker wants it. It changes nothing for other handlers. A
+record that no body wrote costs one look.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from stepwell.context.current import running
 from stepwell.model.errors import InvalidSetting
 
 LINE = 4096
-"""Bytes of one line."""
+"""Longest line, in bytes."""
 _OWN = "stepwell"
 _NAME = 200
 
@@ -23,7 +23,7 @@ _tracebacks = logging.Formatter()
 
 
 class Capture(logging.Handler):
-    """Hears everything, and keeps what belongs to an attempt."""
+    """A handler that receives every record, and keeps those that belong to an attempt."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Capture(logging.Handler):
             self._print(record)
 
     def _is_alone(self, name: str) -> bool:
-        """Whether nobody else hears this logger: then Python itself would have printed what it says."""
+        """True if this logger has no other handler. Python itself would then have printed the record."""
         logger: logging.Logger | None = logging.getLogger(name)
         while logger is not None:
             if any(each is not self for each in logger.handlers):
@@ -57,16 +57,19 @@ class Capture(logging.Handler):
             logging.lastResort.handle(record)
 
     def hold(self, level: int) -> None:
+        """Add a user, and install the handler for the first. Lower the root level if logging is not set up."""
         root = logging.getLogger()
         with self._mutex:
             self._users += 1
             if root.level == logging.WARNING and level < root.level and all(each is self for each in root.handlers):
-                # Nobody has set up logging: what Python prints by itself is not changed by this.
+                # Logging is not set up. Records below WARNING would not reach this handler; what Python itself prints
+                # stays the same.
                 self._lowered = level
                 root.setLevel(level)
             root.addHandler(self)
 
     def let_go(self) -> None:
+        """Drop a user. Remove the handler after the last, and restore the root level."""
         root = logging.getLogger()
         with self._mutex:
             self._users -= 1
@@ -83,7 +86,7 @@ _capture = Capture()
 
 @contextmanager
 def capturing(level: int | None) -> Iterator[None]:
-    """While the block lasts, what bodies log is told to whoever runs them; with no level, nothing is."""
+    """Capture log lines of bodies of at least this level while the block lasts; nothing if the level is None."""
     if level is None:
         yield
         return
@@ -95,7 +98,7 @@ def capturing(level: int | None) -> Iterator[None]:
 
 
 def checked_level(given: str | int | None) -> int | None:
-    """The number of a level, by its name or itself."""
+    """Return the number of a log level that was given by name or number."""
     level = logging.getLevelNamesMapping().get(given.upper()) if isinstance(given, str) else given
     if (level is None and given is not None) or isinstance(level, bool) or (level is not None and level < 0):
         raise InvalidSetting("capture_logs", given, "the name of a level, such as 'INFO', or None")
@@ -103,7 +106,7 @@ def checked_level(given: str | int | None) -> int | None:
 
 
 def cut(text: str, limit: int) -> str:
-    """The text as the table takes it: no longer than that, and nothing in it that cannot be stored."""
+    """Shorten a text to `limit` bytes, and escape what Postgres cannot store."""
     data = text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace")
     if len(data) <= limit:
         return data.decode()

@@ -1,7 +1,7 @@
-"""`current.tx()`: a transaction for a body's own writes, with whose commit its run is completed.
+"""`current.tx()`: a transaction for a body's own writes, whose commit also completes the run.
 
-The block does not commit. What the body returns is not known before it has returned, so the connection is kept as the
-block left it, and whoever settles the attempt adds the completed run and commits: both are there, or neither is.
+The block does not commit, since the body's result is known only when it returns. The connection stays as the block left
+it. The settlement of the attempt then adds the completed run and commits: both are there, or neither is.
 """
 
 from __future__ import annotations
@@ -20,45 +20,48 @@ class OwnTx(Protocol):
     """The transaction of one attempt."""
 
     async def begin(self) -> Any:
-        """The driver's connection, in a transaction."""
+        """Begin, and return the driver's connection."""
         ...
 
     def keep(self) -> None:
-        """The body is done with it."""
+        """Note that the body's block is over: the transaction may be completed."""
         ...
 
     async def check(self) -> None:
-        """Raise whatever the server has against a commit, before anyone counts on it."""
+        """Run deferred constraints now, and raise what the server has against a commit, before a result depends on
+        it."""
         ...
 
     def complete(self, claim: Claim, result: bytes) -> Awaitable[None]:
-        """running -> completed, and the commit of everything. From the call on, `close` has no effect.
+        """running -> completed, and commit everything. From this call on, `close` has no effect.
 
-        Awaited, it raises ClaimLost when there is nothing left to complete, Unavailable when it may have happened,
-        and NotRecorded when the record of the run is what failed. Any other error is what the server has against the
-        body's own transaction.
+        The awaitable raises ClaimLost if the run is no longer ours to complete, Unavailable if the commit may have
+        happened, and NotRecorded if our own write is what failed. Any other error is what the server has against the
+        body's writes.
         """
         ...
 
     async def record(self, write: Callable[[Any], Awaitable[None]]) -> None:
-        """What `write` does in it, and the commit of everything; as `complete`, for a step."""
+        """Call `write` in the transaction, and commit everything: the twin of `complete`, for a step."""
         ...
 
     def close(self) -> None:
-        """Take everything back, unless someone is about to complete it. Waits for nobody."""
+        """Roll back everything, unless it is about to be completed. Does not wait."""
         ...
 
 
-class Here(Protocol):
+class TxOwner(Protocol):
+    """An attempt that can have a transaction of its own."""
+
     tx: OwnTx | None
 
 
 lends: ContextVar[Callable[[], OwnTx] | None] = ContextVar("stepwell.lends", default=None)
-"""Set by a worker for the bodies on its own event loop."""
+"""Makes the transaction of an attempt. A worker sets it for the bodies on its own event loop."""
 
 
 def lend_from_here(lend: Callable[[], OwnTx]) -> None:
-    """To bodies on this event loop: elsewhere a connection of this one is of no use."""
+    """Lend connections to bodies on this event loop only: on another loop its connections are of no use."""
     loop = asyncio.get_running_loop()
 
     def lent() -> OwnTx:
@@ -72,18 +75,20 @@ def lend_from_here(lend: Callable[[], OwnTx]) -> None:
 def _not_here() -> WrongUse:
     return WrongUse(
         "current.tx() is for `async def` tasks on the worker's own event loop, not for threads and processes: "
-        "make the task `async def`, without executor=, or write its effects so that they can be repeated"
+        "make the task `async def` without executor=, or use a connection of your own and make its writes idempotent"
     )
 
 
 @asynccontextmanager
-async def own_tx(here: Here) -> AsyncIterator[Any]:
+async def own_tx(here: TxOwner) -> AsyncIterator[Any]:
+    """Open the attempt's own transaction for a block. If the block raises, roll it back."""
     lend = lends.get()
     if lend is None:
         raise _not_here()
     if here.tx is not None:
         raise WrongUse(
-            "current.tx() is there once in an attempt, since its commit completes the run: do it all in one block"
+            "current.tx() can be opened only once in an attempt, since its commit completes the run: "
+            "put all writes into one block"
         )
     here.tx = tx = lend()
     try:

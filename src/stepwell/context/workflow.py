@@ -1,4 +1,4 @@
-"""`workflow`: what a workflow's code may ask for, beside plain asyncio."""
+"""`workflow`: verbs for the code of a workflow, beside plain asyncio."""
 
 from __future__ import annotations
 
@@ -23,44 +23,61 @@ _LONGEST = 200
 
 
 class NotInAWorkflow(UsageError):
-    """`workflow` is only there inside a function with @app.workflow that a worker runs."""
+    """`workflow` works only inside a function with @app.workflow that a worker runs."""
 
 
 class Update(Generic[P, R]):
-    """A handler of updates. `@handler.validator` adds a check that may refuse one before anything happens."""
+    """A handler of updates, made by `@workflow.update`.
+
+    >>> @workflow.update
+    ... async def rename(name: str) -> str: ...
+    >>> @rename.validator
+    ... def check(name: str) -> None:
+    ...     if not name:
+    ...         raise ValueError("a name is required")
+    """
 
     def __init__(self, fn: Callable[P, R], set_validator: Callable[[Callable[..., Any]], None]) -> None:
         self.fn = fn
         self._set_validator = set_validator
 
     def validator(self, fn: Callable[P, Any]) -> Callable[P, Any]:
-        """The function that is asked first, with the same arguments: what it raises refuses the update."""
+        """Register a function that checks an update first, with the same arguments. If it raises, the update is
+        rejected."""
         self._set_validator(fn)
         return fn
 
 
-class Here:
-    """The workflow this code belongs to. Everything here raises NotInAWorkflow outside of one."""
+class WorkflowContext:
+    """The workflow that this code belongs to. Outside of a workflow, every member raises NotInAWorkflow.
+
+    >>> @app.workflow
+    ... async def order(id: int) -> str:
+    ...     paid = await workflow.signal("paid", bool, timeout="3d")
+    ...     workflow.publish({"paid": paid})
+    ...     return await ship(id)
+    """
 
     def now(self) -> datetime:
-        """The time, as of the last thing that happened to this workflow: the same whenever it is told again."""
+        """Return the time of the last event of this workflow: the same time in every replay."""
         return _replay().now
 
     @property
     def random(self) -> Random:
-        """Random numbers that are the same whenever it is told again."""
+        """Random numbers that are the same in every replay."""
         return _replay().random
 
     def uuid(self) -> UUID:
-        """A random UUID that is the same whenever it is told again."""
+        """Return a random UUID that is the same in every replay."""
         return UUID(int=_replay().random.getrandbits(128), version=4)
 
     def info(self) -> About:
+        """Return the workflow's id, name, queue and the like."""
         return _replay().about
 
     @property
     def replaying(self) -> bool:
-        """Whether this was done before, and is only told again: for what is seen outside, such as a log line."""
+        """True while the code is replayed. Use it to skip outside effects that were seen before, such as a log line."""
         return _replay().replaying
 
     @overload
@@ -68,7 +85,10 @@ class Here:
     @overload
     async def signal(self, name: str, type: Any = Any, *, timeout: Duration | None = None) -> Any: ...
     async def signal(self, name: str, type: Any = Any, *, timeout: Duration | None = None) -> Any:
-        """The next signal of this name, whether it has come or comes yet. TimeoutError if none does in time."""
+        """Wait for the next signal of this name, and return its value. A signal that came earlier counts.
+
+        Raises TimeoutError if none comes within `timeout`.
+        """
         replay = _replay()
         _checked(name)
         seconds = None if timeout is None else duration(timeout, setting="timeout").total_seconds()
@@ -83,27 +103,34 @@ class Here:
         return value.decode(data, f"signal {name!r}")
 
     def publish(self, state: Any) -> None:
-        """Show this to those outside: `await run.state(Type)` and SQL read the last one, worker or no worker."""
+        """Publish a state for readers outside: `await run.state(Type)` and SQL read the last one, also while no worker
+        runs."""
         _replay().publish(encode(state, where="publish(state)"))
 
     def patched(self, id: str) -> bool:
-        """Whether to go the new way. A run that went here before this line was written goes the old one."""
+        """True if new code is to be taken here. A run that passed this place before the line was written gets False."""
         return _replay().patched(_checked(id))
 
     def on_rollback(self, fn: Callable[P, Awaitable[Any]], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Should this workflow fail or be cancelled, await this first; what was added last, first of all."""
+        """Register a compensation: if this workflow fails or is cancelled, `fn` is awaited with these arguments first.
+
+        Compensations run in reverse order, the last one registered first.
+        """
         if not callable(fn):
-            raise InvalidSetting("on_rollback", fn, "a task, a step or an async function, and then its arguments")
+            raise InvalidSetting(
+                "on_rollback", fn, "must be a task, a step or an async function, followed by its arguments"
+            )
         _replay().on_rollback(lambda: fn(*args, **kwargs))
 
     def continue_as_new(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Begin again with these arguments and an empty history. The same run, with the same id."""
+        """Begin again with these arguments and an empty history. The run keeps its id."""
         raise ContinueAsNew(_replay().code.encode_input(args, kwargs))
 
     def update(self, fn: Callable[P, R]) -> Update[P, R]:
-        """Let this function answer `run.update(name, …)`, by its name. `def` or `async def`, inside the workflow's."""
+        """Register a function as the handler of `run.update(name, …)`, by its own name. It is a `def` or an `async def`
+        inside the workflow's function."""
         if not hasattr(fn, "__code__"):
-            raise WrongUse("@workflow.update takes a function: def or async def, inside the workflow's")
+            raise WrongUse("@workflow.update takes a function: a def or an async def inside the workflow's function")
         handler = _replay().updates.register(fn.__name__, fn)
 
         def set_validator(check: Callable[..., Any]) -> None:
@@ -121,8 +148,8 @@ def _replay() -> Replay:
 
 def _checked(name: str) -> str:
     if not isinstance(name, str) or not name or not name.isprintable() or len(name.encode()) > _LONGEST:
-        raise InvalidSetting("name", name, f"some printable text of up to {_LONGEST} bytes")
+        raise InvalidSetting("name", name, f"must be printable text of 1 to {_LONGEST} bytes")
     return name
 
 
-workflow = Here()
+workflow = WorkflowContext()

@@ -28,7 +28,7 @@ from stepwell.model.run import Error
 
 SCOPES = 1000
 """Scopes of failed attempts that are kept until their failure is reported."""
-LOGGERS = ("stepwell.runs", "stepwell.attempts", "stepwell.definitions.workflow")
+LOGGERS = ("stepwell.runs", "stepwell.attempts", "stepwell.workflows")
 
 _FRAME = re.compile(r'^  File "(?P<path>.+)", line (?P<line>\d+), in (?P<function>.+)\n(?:    (?P<code>\S.*)\n)?', re.M)
 _CHAINED = re.compile(

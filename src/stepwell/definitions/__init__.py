@@ -1,1 +1,1 @@
-"""What the decorators register, and the handles that definitions give out."""
+"""Definitions of tasks, workflows and steps, and the handles on their runs and queues."""

@@ -1,4 +1,4 @@
-"""The decorators: what an app registers. Apart from the app, which runs it."""
+"""The decorators of an app: `@app.task`, `@app.workflow` and `@app.step`. They know no concrete part of the app."""
 
 from __future__ import annotations
 
@@ -24,9 +24,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 ONCE = Retry(attempts=1)
+"""Retry policy of a step that was given none."""
 
 
 class TaskDecorator(Protocol):
+    """`@app.task(...)` with options, as type checkers see it."""
+
     @overload
     def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
     @overload
@@ -34,10 +37,14 @@ class TaskDecorator(Protocol):
 
 
 class WorkflowDecorator(Protocol):
+    """`@app.workflow(...)` with options, as type checkers see it."""
+
     def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
 
 
 class StepDecorator(Protocol):
+    """`@app.step(...)` with options, as type checkers see it."""
+
     @overload
     def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Step[P, R]: ...
     @overload
@@ -45,7 +52,7 @@ class StepDecorator(Protocol):
 
 
 class Registering:
-    """What an app registers: tasks, workflows and steps."""
+    """The part of an app that registers tasks, workflows and steps."""
 
     definitions: Definitions
 
@@ -94,7 +101,13 @@ class Registering:
         tags: Mapping[str, Any] | None = None,
         on_failure: Handler | None = None,
     ) -> Any:
-        """Register a function as a task. `async def` runs on the worker's loop, `def` in a thread."""
+        """Register a function as a task. An `async def` runs on the worker's event loop, a `def` in a thread.
+
+        >>> @app.task(retry=Retry(attempts=5), timeout="30s")
+        ... async def charge(order: int, cents: int) -> str: ...
+        >>> run = await charge.start(7, 1999)
+        >>> receipt = await run.result()
+        """
         options = Options(
             queue=queue, priority=priority, retry=retry, timeout=timeout, expires=expires, deadline=deadline,
             limit_by=limit_by, per_key=per_key, unique=unique, keep=keep, tags=tags,
@@ -145,7 +158,15 @@ class Registering:
         tags: Mapping[str, Any] | None = None,
         on_failure: Handler | None = None,
     ) -> Any:
-        """Register an `async def` as a workflow. `timeout` is for all of it, from its start on."""
+        """Register an `async def` as a workflow: code that survives its process. `timeout` limits the whole run, from
+        its start on.
+
+        >>> @app.workflow
+        ... async def order(id: int) -> str:
+        ...     receipt = await charge(id, 1999)
+        ...     await asyncio.sleep(3 * 24 * 3600)
+        ...     return await ship(id, receipt)
+        """
         options = Options(
             queue=queue, priority=priority, retry=LOST_TURNS, deadline=timeout, expires=expires, unique=unique,
             keep=keep, tags=tags, on_failure=on_failure,
@@ -154,9 +175,13 @@ class Registering:
         def register(fn: Callable[..., Any]) -> Workflow[..., Any]:
             _checked_function(fn, "workflow")
             if not inspect.iscoroutinefunction(fn):
-                raise WrongUse(f"{fn.__qualname__} is a plain def: a workflow is an async def, which awaits its tasks")
+                raise WrongUse(
+                    f"{fn.__qualname__} is a plain def: a workflow must be an async def, so that it can await its tasks"
+                )
             if pin_of(name or "") is not None:
-                raise InvalidSetting("name", name, "it ends like that of a pinned run: @ and a version")
+                raise InvalidSetting(
+                    "name", name, "must not end with @ and a version, which is how pinned runs are named"
+                )
             workflow: Workflow[..., Any] = Workflow(cast(Opened, self), fn, name=name or _name_of(fn), options=options)
             self.definitions.add(workflow)
             return workflow
@@ -186,7 +211,11 @@ class Registering:
         timeout: Duration | None = None,
         executor: ExecutorName | None = None,
     ) -> Any:
-        """Register a function as a step of workflows: run inline in the workflow's worker, its result recorded."""
+        """Register a function as a step: a workflow runs it inline, in its own worker, and its result is recorded.
+
+        >>> @app.step
+        ... def price_of(item: str) -> int: ...
+        """
 
         def register(fn: Callable[..., Any]) -> Step[..., Any]:
             _checked_function(fn, "step")
@@ -203,7 +232,7 @@ class Registering:
 
 
 def _name_of(fn: Callable[..., Any]) -> str:
-    """`module.function`. A script run as `__main__` is called what it would be if it were imported."""
+    """Return `module.function`. A script run as `__main__` gets the name that it would have if it were imported."""
     module = fn.__module__
     if module in ("__main__", "__mp_main__", "__stepwell_main__"):
         main = sys.modules.get(module)
@@ -213,7 +242,8 @@ def _name_of(fn: Callable[..., Any]) -> str:
 
 
 def _checked_executor(fn: Callable[..., Any], executor: str | None) -> ExecutorName:
-    """`async def` runs on the worker's loop, `def` in a thread, and either in a process if asked."""
+    """Return the executor of a function: `async def` runs on the worker's loop, `def` in a thread, and either in a
+    process if asked."""
     match executor, inspect.iscoroutinefunction(fn):
         case None | "inline", True:
             return "inline"
@@ -222,16 +252,16 @@ def _checked_executor(fn: Callable[..., Any], executor: str | None) -> ExecutorN
         case "process", _:
             return "process"
         case (("inline" | "thread"), _):
-            raise InvalidSetting("executor", executor, "inline is for async def, thread is for def")
+            raise InvalidSetting("executor", executor, "'inline' is for an async def, 'thread' for a def")
         case _:
-            raise InvalidSetting("executor", executor, "None, 'inline', 'thread' or 'process'")
+            raise InvalidSetting("executor", executor, "must be None, 'inline', 'thread' or 'process'")
 
 
 def _checked_function(fn: Any, kind: str) -> None:
     if not callable(fn) or not hasattr(fn, "__code__"):
         raise WrongUse(f"@app.{kind} takes a function (async def or def), not {fn!r}")
     if inspect.isasyncgenfunction(fn) or inspect.isgeneratorfunction(fn):
-        raise WrongUse(f"{fn.__qualname__} is a generator: a {kind} returns its result")
+        raise WrongUse(f"{fn.__qualname__} is a generator: a {kind} must return its result, not yield")
     if inspect.ismethod(fn) or _takes_self(fn):
         raise WrongUse(
             f"{fn.__qualname__} is a method: a worker has no object to call it on. Make the {kind} a function at "
@@ -240,7 +270,7 @@ def _checked_function(fn: Any, kind: str) -> None:
 
 
 def _takes_self(fn: Callable[..., Any]) -> bool:
-    """Whether this function stands in a class's body and takes the object first."""
+    """True if this function is defined in a class, and takes the object or class first."""
     around, _, _ = fn.__qualname__.rpartition(".")
     first = next(iter(inspect.signature(fn).parameters), None)
     return bool(around) and not around.endswith("<locals>") and first in ("self", "cls")

@@ -1,7 +1,6 @@
-"""Definitions: what the decorators register.
+"""Definitions of tasks and workflows: a function, its signature and its default options.
 
-A definition knows its function, its signature and its defaults. It starts runs through the app it was
-registered with, and never touches a database itself.
+A definition starts runs through the app that it was registered with. It never touches a database itself.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import msgspec
 
 from stepwell.codec import Signature, encode_call
 from stepwell.definitions.options import LONGEST_NAME, Call, Handler, Options, checked_text, positive
-from stepwell.definitions.run import Door, Opened, Run, StartedRun, SyncRun, Within
+from stepwell.definitions.run import Door, Opened, Run, StartedRun, SyncRun, TransactionDoor
 from stepwell.model.duration import Duration
 from stepwell.model.errors import DuplicateName, InvalidSetting, NotDecodable, NotDurable, UnknownName
 from stepwell.model.events import EventType
@@ -43,10 +42,11 @@ _A_FAILED_RUN = (
     b'{"*": [{"id": "00000000-0000-7000-8000-000000000000", "name": "a.task", "input": {}, "tags": {}, '
     b'"error": {"type": "ValueError", "message": "", "reason": "raised", "code": null, "traceback": null}}]}'
 )
+"""Sample input, to check that a failure handler takes a FailedRun."""
 
 
 class Definition(Generic[R]):
-    """Anything that can be started by its name."""
+    """A definition that can be started by its name."""
 
     kind = "task"
 
@@ -86,7 +86,8 @@ class Definition(Generic[R]):
         return self._run(await self._door.start(start), start.key)
 
     def _start_durably(self, replay: Replay, start: Start) -> Run[R]:
-        """From inside a workflow: it is started when the turn is written, and its end is told to the workflow."""
+        """Start a run from inside a workflow: it starts with the write of the turn, and its end is an event of the
+        workflow."""
         called = self._called(replay, start)
         return StartedRun(self._app, start.id, called, key=start.key, decode=self._decode)
 
@@ -95,9 +96,11 @@ class Definition(Generic[R]):
     ) -> Called:
         setting = self._options.leads_elsewhere
         if setting or start.unique_key or start.debounce_key:
-            # Where it led to another's run, nobody would ever tell this workflow of its end.
+            # Such a start may lead to a run that another caller started. Its end would never reach this workflow.
             setting = setting or ("unique" if start.unique_key else "debounce")
-            raise NotDurable(f"{setting}= for its own runs", line_of_user(), "Leave it out, or start it in a step.")
+            raise NotDurable(
+                f"{setting}= for runs it starts", line_of_user(), "Leave it out, or start the run in a step."
+            )
         type = EventType.CHILD_STARTED if self.kind == "workflow" else EventType.TASK_SCHEDULED
         return replay.call(type, start, takes or _takes(start.input), by)
 
@@ -105,7 +108,7 @@ class Definition(Generic[R]):
         return self._app.decode_result(self.name, result)
 
     @property
-    def _door(self) -> Door | Within:
+    def _door(self) -> Door | TransactionDoor:
         return self._app.door if self._options.tx is None else self._options.tx
 
     def _changed(self, changes: Mapping[str, Any]) -> Options:
@@ -114,7 +117,11 @@ class Definition(Generic[R]):
         return self._options.changed({**changes, "tx": self._app.within(changes["tx"])})
 
     async def start_many(self, calls: Iterable[tuple[Any, ...] | Call]) -> list[Run[R]]:
-        """Start many runs, all of them or none. A call is a tuple of arguments, or a Call for more."""
+        """Start many runs, all or none, with a few statements. A call is a tuple of arguments, or a Call for keyword
+        arguments and options.
+
+        >>> runs = await charge.start_many([(7, 1999), Call((8, 250), options={"priority": 10})])
+        """
         calls = calls if isinstance(calls, Sized) else list(calls)
         if (replay := here()) is not None:
             return [self._start_durably(replay, start) for start in list(self._starts(calls))]
@@ -123,7 +130,7 @@ class Definition(Generic[R]):
         return [self._run(elsewhere.get(RunId(run.id), run.id), run.key) for run in runs] if elsewhere else runs
 
     def _noted(self, starts: Iterator[Start], runs: list[Run[R]]) -> Iterator[Start]:
-        """The handles are made on the way, while the database is busy with those before them."""
+        """Make the handles on the way, while the database works on the starts before."""
         for start in starts:
             runs.append(self._run(start.id, start.key))
             yield start
@@ -138,9 +145,11 @@ class Definition(Generic[R]):
                 else:
                     yield Start(next(ids), encode(call, {}), terms)
             elif not isinstance(call, Call):
-                raise InvalidSetting("start_many", call, "each call is a tuple of arguments or a Call")
+                raise InvalidSetting("start_many", call, "each call must be a tuple of arguments, or a Call")
             elif "tx" in call.options:
-                raise InvalidSetting("tx", "in a Call", "all are started in one: .options(tx=…).start_many(…)")
+                raise InvalidSetting(
+                    "tx", "in a Call", "all runs start in one transaction: use .options(tx=…).start_many(…)"
+                )
             elif call.options:
                 own = options.changed(call.options)
                 yield self._start(call.args, dict(call.kwargs), own, own.terms(self.name, self.kind))
@@ -148,10 +157,13 @@ class Definition(Generic[R]):
                 yield self._start(call.args, dict(call.kwargs), options, terms)
 
 
-class Named(Definition[Any]):
-    """A definition by name. Its input is plain data; where the code is known, it is checked against it."""
+class NamedDefinition(Definition[Any]):
+    """A definition known by its name only, made by `app.definition(name)`. Its input is plain data, checked against the
+    signature if the code is loaded here."""
 
-    def __init__(self, app: Opened, name: str, options: Options, known: Function[..., Any] | None = None) -> None:
+    def __init__(
+        self, app: Opened, name: str, options: Options, known: FunctionDefinition[..., Any] | None = None
+    ) -> None:
         super().__init__(app, name, options)
         self._known = known
         if known is not None:
@@ -163,15 +175,17 @@ class Named(Definition[Any]):
             self._known.signature.decode_input(input)
         return input
 
-    def options(self, **changes: Any) -> Named:
-        return Named(self._app, self.name, self._changed(changes), self._known)
+    def options(self, **changes: Any) -> NamedDefinition:
+        """Return the same definition with other options for the runs started through it."""
+        return NamedDefinition(self._app, self.name, self._changed(changes), self._known)
 
     async def start(self, *args: Any, **kwargs: Any) -> Run[Any]:
+        """Start a run, and return its handle."""
         return await self._start_one(args, kwargs)
 
 
-class Function(Definition[R], Generic[P, R]):
-    """A definition that is a function here: typed, and callable."""
+class FunctionDefinition(Definition[R], Generic[P, R]):
+    """A definition whose function is here: typed, and callable."""
 
     executor: str
     heartbeat: timedelta | None
@@ -183,19 +197,25 @@ class Function(Definition[R], Generic[P, R]):
         self.fn = fn
         self._child_terms: Terms | None = None
         self._takes: dict[int, tuple[str, ...]] = {}
-        """The parameters of calls with so many arguments by place."""
+        """Parameter names of calls with so many positional arguments."""
         self.signature = signature or Signature(fn, name=name)
         self.__doc__ = fn.__doc__
         self.__wrapped__ = fn
-        # A decorated method or module attribute is still found where its function was defined.
+        # Tools that look the definition up by module and name find it where its function was defined.
         self.__module__, self.__qualname__ = fn.__module__, fn.__qualname__
 
     async def start(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
-        """Make a run. It is accepted when this returns: whatever dies, it reaches a finished state."""
+        """Start a run, and return its handle. When this returns the run is accepted: it will reach a finished state,
+        whatever process dies.
+
+        >>> run = await charge.start(7, 1999)
+        >>> print(await run.result())
+        """
         return await self._start_one(args, kwargs)
 
     def as_handler(self) -> bytes:
-        """The terms with which it is started as a failure handler."""
+        """Return the terms with which it is started as a failure handler. Raise InvalidSetting if it cannot take a
+        FailedRun."""
         try:
             self.signature.decode_input(_A_FAILED_RUN)
         except (NotDecodable, TypeError) as error:
@@ -205,7 +225,7 @@ class Function(Definition[R], Generic[P, R]):
         return self._options.packed_terms(self.name, self.kind)
 
     def _call_durably(self, replay: Replay, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Calling[R]:
-        """From inside a workflow: a run that it started, and its result once that is recorded."""
+        """Call it from inside a workflow: start a run, and return its result once that is recorded."""
         return Calling(self, replay, args, kwargs)
 
     def _issue(self, replay: Replay, args: tuple[Any, ...], kwargs: dict[str, Any], by: Called | None) -> Called:
@@ -216,7 +236,7 @@ class Function(Definition[R], Generic[P, R]):
         return self._called(replay, start, takes, by)
 
     def _terms_for(self, replay: Replay) -> Terms:
-        """What its runs have in common, if this workflow starts them: reckoned once for all that it does."""
+        """Return the terms of runs that this workflow starts, computed once for all of them."""
         if self._child_terms is None or self._child_terms.parent_id != replay.about.id:
             self._child_terms = self._options.terms(self.name, self.kind)
         return self._child_terms
@@ -226,7 +246,7 @@ class Function(Definition[R], Generic[P, R]):
 
     @property
     def version(self) -> str | None:
-        """Of its code, where a run must know which began it."""
+        """Version of the code, for definitions whose runs depend on it; None for a task."""
         return None
 
     @property
@@ -241,8 +261,13 @@ class Function(Definition[R], Generic[P, R]):
         return Run(self._app, run_id, key=key, decode=self.signature.decode_result)
 
 
-class Task(Function[P, R]):
-    """A function that workers run. Made by `@app.task`."""
+class Task(FunctionDefinition[P, R]):
+    """A task: a function that workers run. Made by `@app.task`.
+
+    >>> @app.task
+    ... async def charge(order: int, cents: int) -> str: ...
+    >>> run = await charge.options(key="order-7", delay="10m").start(7, 1999)
+    """
 
     def __init__(
         self,
@@ -279,9 +304,11 @@ class Task(Function[P, R]):
         on_failure: Handler | None = None,
         tx: object = None,
     ) -> Task[P, R]:
-        """The same task with other options for what is started through it.
+        """Return the same task with other options for the runs started through it.
 
-        With `tx`, a connection of yours, a run exists if and only if its transaction commits.
+        `tx` is a connection of yours: a run then exists if and only if its transaction commits.
+
+        >>> await charge.options(key="order-7", tx=connection).start(7, 1999)
         """
         given = {
             "key": key, "priority": priority, "delay": delay, "at": at, "queue": queue, "retry": retry,
@@ -295,7 +322,7 @@ class Task(Function[P, R]):
         )  # fmt: skip
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
-        """In a workflow: a run, awaited. Elsewhere: the bare function, run here and now."""
+        """In a workflow, start a run and await its result. Elsewhere, call the bare function here and now."""
         replay = here()
         return self._run_bare(*args, **kwargs) if replay is None else self._call_durably(replay, args, kwargs)
 
@@ -308,20 +335,26 @@ class Task(Function[P, R]):
 
 
 class SyncFunction(Generic[P, R]):
-    """A definition for blocking code."""
+    """The verbs of a definition for blocking code.
 
-    def __init__(self, task: Function[P, R]) -> None:
+    >>> run = charge.sync.start(7, 1999)
+    >>> receipt = run.result()
+    """
+
+    def __init__(self, task: FunctionDefinition[P, R]) -> None:
         self._task = task
         self._portal = task._app.portal
 
     def start(self, *args: P.args, **kwargs: P.kwargs) -> SyncRun[R]:
+        """Start a run, and return its handle."""
         return SyncRun(self._caller.call(lambda: self._task.start(*args, **kwargs)))
 
     def start_many(self, calls: Iterable[tuple[Any, ...] | Call]) -> list[SyncRun[R]]:
+        """Start many runs, all or none."""
         return [SyncRun(run) for run in self._caller.call(lambda: self._task.start_many(calls))]
 
     @property
-    def _caller(self) -> Portal | Within:
+    def _caller(self) -> Portal | TransactionDoor:
         return self._portal if self._task._options.tx is None else self._task._options.tx
 
 
@@ -329,60 +362,61 @@ class Definitions:
     """The definitions of one app, by name."""
 
     def __init__(self) -> None:
-        self._by_name: dict[str, Function[..., Any]] = {}
+        self._by_name: dict[str, FunctionDefinition[..., Any]] = {}
 
-    def add(self, task: Function[..., Any]) -> None:
+    def add(self, task: FunctionDefinition[..., Any]) -> None:
         other = self._by_name.get(task.name)
         if other is not None and not _same_function(other.fn, task.fn):
             raise DuplicateName(task.name, _place(other.fn), _place(task.fn))
         self._by_name[task.name] = task
 
-    def get(self, name: str) -> Function[..., Any] | None:
+    def get(self, name: str) -> FunctionDefinition[..., Any] | None:
         return self._by_name.get(name)
 
-    def named(self, name: str) -> Function[..., Any]:
+    def named(self, name: str) -> FunctionDefinition[..., Any]:
+        """Return the definition of this name, or raise UnknownName."""
         if name in self._by_name:
             return self._by_name[name]
         raise UnknownName(name, f" Known are {', '.join(sorted(self._by_name))}." if self._by_name else "")
 
     @property
     def turns(self) -> frozenset[str]:
-        """The names of workflows."""
+        """Names of workflows."""
         return frozenset(name for name, each in self._by_name.items() if each.kind == "workflow")
 
     @property
-    def tasks(self) -> dict[str, Function[..., Any]]:
+    def tasks(self) -> dict[str, FunctionDefinition[..., Any]]:
         return dict(self._by_name)
 
     @property
     def versions(self) -> dict[str, str]:
-        """Of workflows, by name: what tells their code from other code of that name."""
+        """Version of the code of each workflow, by name."""
         return {name: each.version for name, each in self._by_name.items() if each.version is not None}
 
     @property
-    def claimable(self) -> dict[str, Function[..., Any]]:
-        """By every name that a run of it is claimed by."""
+    def claimable(self) -> dict[str, FunctionDefinition[..., Any]]:
+        """Definitions by every name under which their runs are claimed: plain, and pinned to a version."""
         pinned = {claim_name(name, version): self._by_name[name] for name, version in self.versions.items()}
         return self._by_name | pinned
 
 
 _OF_THE_COMMAND = RunId(UUID(int=0))
-"""In place of an id that follows from the command that starts the run."""
+"""Placeholder for an id that is derived from the command that starts the run."""
 
 
 def _takes(input: bytes) -> tuple[str, ...]:
-    """The parameters that an input has."""
+    """Return the parameter names that an input has, sorted."""
     return tuple(sorted(msgspec.json.decode(input, type=dict[str, msgspec.Raw])))
 
 
 def _digest(name: str, input: bytes) -> bytes:
-    """What "the same input" means: the same name and the same JSON, in whatever order its keys came."""
+    """Return a digest of name and input. Equal inputs are equal JSON, in whatever order the keys came."""
     canonical = msgspec.json.encode(msgspec.json.decode(input), order="deterministic")
     return blake2b(name.encode() + b"\0" + canonical, digest_size=16).digest()
 
 
 def _same_function(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
-    """Whether a module was merely imported twice, as `__main__` and under its name."""
+    """True if it is the same function in a module that was imported twice, as `__main__` and under its name."""
     a, b = inspect.unwrap(one).__code__, inspect.unwrap(other).__code__
     return (a.co_filename, a.co_firstlineno, a.co_qualname) == (b.co_filename, b.co_firstlineno, b.co_qualname)
 

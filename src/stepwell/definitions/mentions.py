@@ -1,7 +1,7 @@
-"""Which signals a workflow's code waits for, as far as can be seen without running it.
+"""The signals that a workflow's code waits for, found by reading the code without running it.
 
-The function is read, and the functions and classes that it names. If anything there computes the name of a signal, or
-cannot be read, nothing is known: a warning that is wrong is worse than none.
+The workflow's function is read, and the functions and classes that it names. If any of them computes the name of a
+signal, or cannot be read, the answer is unknown: a wrong warning is worse than none.
 """
 
 from __future__ import annotations
@@ -15,37 +15,39 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from stepwell.context.workflow import Here
+from stepwell.context.workflow import WorkflowContext
 from stepwell.model.wording import among, near
 
 MOST = 200
-"""Functions that are read for one workflow."""
+"""Limit of functions that are read for one workflow."""
 _NOBODYS = frozenset({*sys.stdlib_module_names, "stepwell"}) - {"__main__"}
 
 
 @dataclass(frozen=True, slots=True)
 class Mentions:
+    """The signals and texts in the code of one workflow."""
+
     signals: frozenset[str]
-    """The names of signals that the code waits for."""
+    """Names of signals that the code waits for."""
     texts: frozenset[str]
-    """Every text in the code."""
+    """Every text constant in the code."""
 
     def doubt(self, workflow: str, signal: str) -> str | None:
-        """What to tell of a signal that this code does not mention; None if it does."""
+        """Return a warning if this code does not mention the signal; None if it does."""
         if signal in self.signals or signal in self.texts:
             return None
         meant = near(signal, self.signals)
         known = among([repr(each) for each in sorted(self.signals)]) or "none"
-        hint = f"it waits for {known}." if meant is None else f"was {meant!r} meant?"
+        hint = f"it waits for {known}." if meant is None else f"did you mean {meant!r}?"
         return f"the code of {workflow}, as it is here, does not mention the signal {signal!r}: {hint}"
 
 
 class _Unknown(Exception):
-    """The names cannot be told."""
+    """The names cannot be found by reading."""
 
 
 def mentions(fn: Callable[..., Any]) -> Mentions | None:
-    """What the code of a workflow mentions; None if that cannot be told."""
+    """Return what the code of a workflow mentions; None if reading cannot tell."""
     signals: set[str] = set()
     texts: set[str] = set()
     try:
@@ -61,7 +63,7 @@ def mentions(fn: Callable[..., Any]) -> Mentions | None:
 
 
 def _reached(fn: Callable[..., Any]) -> list[FunctionType]:
-    """The function, and those that it names; of those in its own package, those that they name, and so on."""
+    """Return the function, the functions that it names, and so on within its own package."""
     first = inspect.unwrap(fn)
     if not isinstance(first, FunctionType):
         raise _Unknown
@@ -91,7 +93,7 @@ def _functions(fn: FunctionType) -> Iterator[FunctionType]:
     ours = [each for each in modules if each.__name__.partition(".")[0] not in _NOBODYS]
     values += [vars(module)[name] for module in ours for name in names if name in vars(module)]
     for value in values:
-        if isinstance(getattr(value, "__self__", None), Here):
+        if isinstance(getattr(value, "__self__", None), WorkflowContext):
             raise _Unknown  # workflow.signal by another name
         yield from _functions_of(value)
 
@@ -141,19 +143,19 @@ def _texts(constants: tuple[Any, ...] | frozenset[Any]) -> Iterator[str]:
 
 
 def _signals(fn: FunctionType) -> Iterator[str]:
-    """The names in its calls of `….signal(name)`."""
+    """Yield the names in its calls of `….signal(name)`."""
     if not any("signal" in code.co_names for code in _codes(fn.__code__)):
         return
     tree, scope = ast.parse(textwrap.dedent(inspect.getsource(fn))), _scope(fn)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _is_signal(node.func)]
     if len(calls) < sum(_is_signal(node) for node in ast.walk(tree)):
-        raise _Unknown  # it is passed on, to be called elsewhere
+        raise _Unknown  # `….signal` is passed on as a value, and called elsewhere
     for call in calls:
         given = call.args[:1] or [each.value for each in call.keywords if each.arg == "name"]
         name = _value(given[0], scope) if given else None
         if not isinstance(name, str):
             raise _Unknown
-        yield str.__str__(name)  # of an enum its value
+        yield str.__str__(name)  # the value, if it is a member of an enum
 
 
 def _is_signal(node: ast.AST) -> bool:

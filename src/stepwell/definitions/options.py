@@ -1,4 +1,4 @@
-"""The options of a start: a definition's defaults, changed by `.options(...)`, all checked where they are given."""
+"""Options of a start: a definition's defaults, changed by `.options(...)`, all checked where they are given."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ class Handler(Protocol):
     """A definition that can be started when a run has failed for good."""
 
     def as_handler(self) -> bytes:
-        """Its terms, as the row of the run carries them. InvalidSetting if it cannot take a FailedRun."""
+        """Return its terms, as the row of the run carries them. Raise InvalidSetting if it cannot take a FailedRun."""
         ...
 
 
 LONGEST_NAME, _LONGEST_QUEUE, _LONGEST_KEY, _LARGEST_TAGS = 200, 100, 500, 10_000
 _YEARS = range(1970, 3000)
-"""Of an `at=`: beyond them is what means "never" or "ever since", which nothing can wait for."""
+"""Years that `at=` may lie in. Times beyond mean "never" or "ever since", and nothing can wait for those."""
 _LONGEST_UNIQUE, _LONGEST_LIMIT_KEY = 250, 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How a run is to be started: the definition's defaults, changed by `.options(...)`."""
+    """The options of runs to be started: the definition's defaults, changed by `.options(...)`."""
 
     queue: str = "default"
     priority: int = 50
@@ -59,13 +59,13 @@ class Options:
     keep: Keeping | None = None
     tags: Mapping[str, Any] | None = None
     on_failure: Handler | None = None
-    """The task or workflow that is started when the run has failed for good."""
+    """Task or workflow that is started when the run has failed for good."""
     pin: str | None = None
-    """The version of the code that alone may run it."""
+    """Version of the code that alone may run it."""
     tx: Any = field(default=None, repr=False, compare=False)
-    """The verbs in a transaction of the user's, where it is to be started in one."""
+    """The verbs in a transaction of the user's, if the runs are to be started in one."""
     leads_elsewhere: str | None = field(init=False, repr=False, default=None)
-    """What could lead a start to the run of another, or to none: a workflow's own runs cannot have it."""
+    """Option by which a start may lead to an existing run, or to none. A workflow's own runs cannot have it."""
     packed_retry: bytes = field(init=False, repr=False, default=b"{}")
     packed_tags: bytes | None = field(init=False, repr=False, default=None)
     packed_handler: bytes | None = field(init=False, repr=False, default=None)
@@ -75,9 +75,9 @@ class Options:
         if self.key is not None:
             checked_text("key", self.key, _LONGEST_KEY)
         if not isinstance(self.priority, int) or isinstance(self.priority, bool) or not 1 <= self.priority <= 100:
-            raise InvalidSetting("priority", self.priority, "1 to 100, and lower goes first")
+            raise InvalidSetting("priority", self.priority, "must be an int from 1 to 100; lower goes first")
         if not isinstance(self.retry, Retry):
-            raise InvalidSetting("retry", self.retry, "a Retry(...)")
+            raise InvalidSetting("retry", self.retry, "must be a Retry(...)")
         for name in ("timeout", "expires", "delay", "deadline", "debounce"):
             if (given := getattr(self, name)) is not None:
                 object.__setattr__(self, name, positive(name, given, zero=name == "delay"))
@@ -104,9 +104,9 @@ class Options:
         if self.at is None:
             return
         if not isinstance(self.at, datetime) or self.at.tzinfo is None:
-            raise InvalidSetting("at", self.at, "a datetime with a time zone")
+            raise InvalidSetting("at", self.at, "must be a datetime with a time zone")
         if self.at.year not in _YEARS:
-            raise InvalidSetting("at", self.at, f"a time between the years {_YEARS[0]} and {_YEARS[-1]}")
+            raise InvalidSetting("at", self.at, f"must lie between the years {_YEARS[0]} and {_YEARS[-1]}")
         if self.delay is not None:
             raise InvalidSetting("at", self.at, "give at= or delay=, not both")
 
@@ -118,41 +118,46 @@ class Options:
         if self.debounce is None:
             return
         if not isinstance(self.unique, str):
-            raise InvalidSetting("debounce", self.debounce, "give unique='…' too: the name of what is debounced")
+            raise InvalidSetting(
+                "debounce", self.debounce, "give unique='…' too: starts with the same text are debounced"
+            )
         if self.delay is not None or self.at is not None:
-            raise InvalidSetting("debounce", self.debounce, "it is a delay itself: give no delay= or at= beside it")
+            raise InvalidSetting("debounce", self.debounce, "debounce= is a delay itself: leave out delay= and at=")
         if self.limit_by is not None:
-            raise InvalidSetting("debounce", self.debounce, "a run with limit_by= cannot be debounced")
+            raise InvalidSetting("debounce", self.debounce, "cannot be combined with limit_by=")
 
     def _check_limit(self) -> None:
         if self.limit_by is not None and not callable(self.limit_by):
-            raise InvalidSetting("limit_by", self.limit_by, "a function of the task's arguments, which gives a text")
+            raise InvalidSetting(
+                "limit_by", self.limit_by, "must be a function that takes the task's arguments and returns a str"
+            )
         if self.per_key is None:
             return
         whole("per_key", self.per_key)
         if self.limit_by is None:
-            raise InvalidSetting("per_key", self.per_key, "give limit_by= too: what is limited")
+            raise InvalidSetting("per_key", self.per_key, "give limit_by= too: it returns the key that is limited")
 
     @property
     def tells_apart(self) -> bool:
-        """Whether its starts have more to tell than their input."""
+        """True if its starts differ in more than their input."""
         return self.key is not None or bool(self.unique) or self.limit_by is not None
 
     def limit_key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-        """What `limit_by` makes of a call's arguments; nothing if that is None."""
+        """Return the limit key of a call: what `limit_by` returns for its arguments, as text; None for no limit."""
         found = None if self.limit_by is None else self.limit_by(*args, **kwargs)
         if found is None:
             return None
         return checked_text("limit_by", found if isinstance(found, str) else str(found), _LONGEST_LIMIT_KEY)
 
     def changed(self, changes: Mapping[str, Any]) -> Options:
+        """Return these options with some changed. Raise InvalidSetting for an unknown name."""
         known = {f.name for f in fields(self) if f.init}
         if unknown := changes.keys() - known:
             raise unknown_option("options", min(unknown), known - {"pin"})
         return replace(self, **changes)
 
     def terms(self, name: str, kind: str = "task") -> Terms:
-        """Of runs that are started here and now."""
+        """Return the terms of runs that are started here and now."""
         parent_id, root_id = family()
         return Terms(
             name,
@@ -175,10 +180,12 @@ class Options:
         )
 
     def packed_terms(self, name: str, kind: str) -> bytes:
-        """The terms of a failure handler with these options, as the row of the run carries them."""
+        """Return the terms of a failure handler with these options, as the row of the run carries them."""
         for setting in ("key", "unique", "debounce", "limit_by", "at", "tx"):
             if getattr(self, setting):
-                raise InvalidSetting("on_failure", name, f"a failure handler cannot have {setting}=: leave it out")
+                raise InvalidSetting(
+                    "on_failure", name, f"a failure handler cannot have the option {setting}=: leave it out"
+                )
         terms = self.terms(name, kind)
         waits = {"timeout": terms.timeout, "delay": terms.delay, "expires": terms.expires, "deadline": terms.deadline}
         return msgspec.json.encode(
@@ -197,7 +204,10 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One start of `start_many`, when its arguments alone do not say it all."""
+    """One start for `start_many`, if it needs keyword arguments or options of its own.
+
+    >>> await charge.start_many([Call((7, 1999), options={"key": "order-7"}), Call((8,), {"cents": 250})])
+    """
 
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -205,27 +215,27 @@ class Call:
 
     def __post_init__(self) -> None:
         if not isinstance(self.args, (tuple, list)):
-            raise InvalidSetting("Call(args)", self.args, "must be a tuple: Call((value,)) for one argument")
+            raise InvalidSetting("Call(args)", self.args, "must be a tuple of arguments: write Call((value,)) for one")
         checked_mapping("Call(kwargs)", self.kwargs)
         checked_mapping("Call(options)", self.options)
 
 
 def checked_text(setting: str, value: Any, longest: int) -> str:
-    """A name as the tables take it: some text, not too long, nothing unprintable."""
+    """Check a text for a column of the tables: not empty, printable, not too long."""
     if not isinstance(value, str) or not value or not value.isprintable():
-        raise InvalidSetting(setting, value, "must be some printable text")
+        raise InvalidSetting(setting, value, "must be a non-empty str of printable characters")
     if len(value.encode()) > longest:
         raise InvalidSetting(setting, value, f"must not be longer than {longest} bytes")
     return value
 
 
 def checked_texts(setting: str, value: Any, longest: int) -> list[str]:
-    """A list of names. A bare text is refused: Python would take it for a list of its letters."""
+    """Check a list of names. A bare text is refused, since Python would take it for a list of its letters."""
     return [checked_text(setting, each, longest) for each in _items(setting, value, "names")]
 
 
 def checked_ids(setting: str, value: Any) -> list[UUID]:
-    """A list of ids, each a UUID or its text."""
+    """Check a list of ids, each a UUID or its text."""
     ids = _items(setting, value, "ids")
     try:
         return [each if isinstance(each, UUID) else UUID(each) for each in ids]
@@ -234,7 +244,7 @@ def checked_ids(setting: str, value: Any) -> list[UUID]:
 
 
 def checked_mapping(setting: str, value: Any) -> Mapping[str, Any]:
-    """A mapping whose keys are names."""
+    """Check a mapping whose keys are names."""
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise InvalidSetting(setting, value, "must be a mapping of names to values")
     return value
@@ -249,10 +259,10 @@ def _items(setting: str, value: Any, what: str) -> list[Any]:
 
 
 def positive(setting: str, value: Duration, *, zero: bool = False) -> timedelta:
-    """A duration, and not none at all."""
+    """Check a duration of more than zero; with `zero`, zero is allowed."""
     length = duration(value, setting=setting)
     if not length and not zero:
-        raise InvalidSetting(setting, value, "must be more than nothing")
+        raise InvalidSetting(setting, value, "must be longer than zero")
     return length
 
 
@@ -261,5 +271,5 @@ def _packed_tags(tags: Mapping[str, Any]) -> bytes | None:
         return None
     packed = encode(dict(tags), where="tags")
     if len(packed) > _LARGEST_TAGS:
-        raise NotEncodable("tags", f"they take {len(packed)} bytes, and {_LARGEST_TAGS} is the limit")
+        raise NotEncodable("tags", f"they take {len(packed)} bytes, more than the limit of {_LARGEST_TAGS}")
     return packed

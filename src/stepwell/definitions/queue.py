@@ -1,4 +1,4 @@
-"""`Queue`: a handle on one queue, to limit, pause and look at it while it is in use."""
+"""`Queue`: a handle on one queue, to limit, pause and inspect it while it is in use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ AS_IT_IS: AsItIs = "as it is"
 
 
 class Desk(Protocol):
-    """What a queue's handle asks of the system."""
+    """The verbs that a queue's handle needs."""
 
     async def set_limits(self, queue: str, limits: Limits, sets: set[str]) -> None: ...
     async def pause_queue(self, queue: str, by: str) -> None: ...
@@ -24,12 +24,19 @@ class Desk(Protocol):
 
 
 class OpenedDesk(Protocol):
+    """An app that is open, as a queue's handle sees it."""
+
     @property
     def desk(self) -> Desk: ...
 
 
 class Queue:
-    """One queue, by name. What is set holds for all workers, from their next claim on."""
+    """A handle on one queue, made by `app.queue(name)`. Settings apply to all workers, from their next claim on.
+
+    >>> mail = app.queue("mail")
+    >>> await mail.set(concurrency=10, rate="100/s")
+    >>> await mail.pause(by="ann")
+    """
 
     def __init__(self, app: OpenedDesk, name: str) -> None:
         self._app = app
@@ -47,11 +54,11 @@ class Queue:
         per_key: int | AsItIs | None = AS_IT_IS,
         keep: Keeping | AsItIs | None = AS_IT_IS,
     ) -> None:
-        """Limit it; None lifts a limit.
+        """Set limits of the queue; None lifts a limit, and an option that is left out stays as it is.
 
-        `concurrency` bounds how many of its runs are running, `rate` ("100/s", "500/min") how many are begun in any
-        such time, `per_key` how many with the same limit key are running: on all workers together. `keep` says what
-        becomes of its finished runs: "none" are gone after an hour, "forever" stay.
+        `concurrency` limits how many of its runs are running, `rate` ("100/s", "500/min") how many begin in any such
+        time, `per_key` how many with the same limit key are running: on all workers together. `keep` says how long its
+        finished runs are kept: with "none" they are gone after an hour, with "forever" they stay.
         """
         given: dict[str, Any] = {"concurrency": concurrency, "rate": rate, "per_key": per_key, "keep": keep}
         sets = {name: value for name, value in given.items() if value != AS_IT_IS}
@@ -64,14 +71,14 @@ class Queue:
         await self._app.desk.set_limits(self.name, Limits(**sets), set(sets))
 
     async def pause(self, by: str = "") -> None:
-        """Nothing more of it is claimed. What is running goes on."""
+        """Pause the queue: no run of it is claimed any more. Runs that are running go on."""
         await self._app.desk.pause_queue(self.name, by)
 
     async def resume(self) -> bool:
-        """Whether it was paused."""
+        """Resume the queue. Return False if it was not paused."""
         return await self._app.desk.resume_queue(self.name)
 
     async def info(self) -> QueueInfo:
-        """Its settings and counts. A queue that nobody has used or set is an empty one."""
+        """Return its settings and counts. A queue that was never used or set is an empty one."""
         found = await self._app.desk.queues(self.name)
         return found[0] if found else QueueInfo(self.name, Limits(), None, None, 0, 0, None, 0)

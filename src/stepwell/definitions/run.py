@@ -1,4 +1,4 @@
-"""`Run`: a handle on one run, wherever it runs. It holds an id and a door, and nothing else."""
+"""`Run`: a handle on one run, wherever it runs. It holds the run's id, and asks everything else of the app."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ R = TypeVar("R")
 T = TypeVar("T")
 Decode = Callable[[bytes], Any]
 Elsewhere = Mapping[RunId, RunId]
-"""The ids of starts that led to a run that was there already, and its id."""
+"""Ids of starts that led to an existing run, and the id of that run."""
 
 
 class Door(Protocol):
-    """What a handle and a definition ask of the system."""
+    """The verbs that definitions and handles need."""
 
     @property
-    def outside(self) -> Outside: ...
+    def outside(self) -> WorkflowDoor: ...
 
     async def start(self, start: Start) -> RunId: ...
     async def start_many(self, starts: Iterator[Start], count: int) -> Elsewhere: ...
@@ -47,8 +47,8 @@ class Door(Protocol):
     async def explain(self, run_id: UUID) -> Explanation: ...
 
 
-class Outside(Protocol):
-    """What a handle asks of a workflow."""
+class WorkflowDoor(Protocol):
+    """The verbs that handles on workflows need."""
 
     async def send(self, run_id: UUID, type: EventType, name: str, value: bytes) -> Sent: ...
     async def signal_or_start(self, start: Start, name: str, value: bytes) -> RunId: ...
@@ -61,7 +61,7 @@ class Outside(Protocol):
     async def fork(self, run_id: UUID, at: int) -> RunId: ...
 
 
-class Within(Protocol):
+class TransactionDoor(Protocol):
     """The verbs that can be part of a transaction of the user's."""
 
     async def start(self, start: Start) -> RunId: ...
@@ -72,12 +72,12 @@ class Within(Protocol):
     async def signal_or_start(self, start: Start, name: str, value: bytes) -> RunId: ...
 
     def call(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """For blocking code: the result of the verb that `make` makes, in the caller's thread."""
+        """Run a verb for blocking code, in the caller's thread."""
         ...
 
 
 class Opened(Protocol):
-    """An app, as its definitions and handles see it: open on this loop, or a UsageError."""
+    """An app, as its definitions and handles see it. Raises a UsageError if it is not open on this event loop."""
 
     @property
     def door(self) -> Door: ...
@@ -85,8 +85,8 @@ class Opened(Protocol):
     @property
     def portal(self) -> Portal: ...
 
-    def within(self, tx: object) -> Within:
-        """InvalidSetting if it is no connection that we know."""
+    def within(self, tx: object) -> TransactionDoor:
+        """Return the verbs in this transaction. Raise InvalidSetting if `tx` is not a supported connection."""
         ...
 
     def decode_result(self, name: str, data: bytes) -> Any: ...
@@ -96,7 +96,13 @@ class Opened(Protocol):
 
 
 class Run(Generic[R]):
-    """One run. Its verbs ask the database each time: a handle never goes stale."""
+    """A handle on one run. Every verb asks the database, so a handle never goes stale.
+
+    >>> run = await charge.start(7, 1999)
+    >>> await run.result(timeout="1m")
+    >>> run = app.run(key="order-7")
+    >>> print((await run.info()).state)
+    """
 
     __slots__ = ("__weakref__", "_app", "_decode", "_id", "key")
 
@@ -122,8 +128,9 @@ class Run(Generic[R]):
 
     @property
     def id(self) -> UUID:
+        """Id of the run. A handle by key knows it after its first verb."""
         if self._id is None:
-            raise WrongUse(f"the id of the run with key {self.key!r} is not known yet: await run.info() first")
+            raise WrongUse(f"the id of the run with key {self.key!r} is not known yet: `await run.info()` first")
         return self._id
 
     @property
@@ -132,10 +139,10 @@ class Run(Generic[R]):
         return SyncRun(self)
 
     async def result(self, timeout: Duration | None = None) -> R:
-        """What the run gives, as soon as it has finished.
+        """Wait until the run has finished, and return its result.
 
-        Raises RunFailed, RunCancelled or RunExpired if that is how it finished, TimeoutError if it has not
-        by then. The run itself goes on.
+        Raises RunFailed, RunCancelled or RunExpired if that is how it finished, and TimeoutError if it has not finished
+        within `timeout`. The run itself goes on then.
         """
         seconds = None if timeout is None else duration(timeout, setting="timeout").total_seconds()
         async with asyncio.timeout(seconds):
@@ -143,11 +150,15 @@ class Run(Generic[R]):
         return self._read(finished)
 
     async def info(self) -> RunInfo:
+        """Return the run's state, times and settings."""
         return await self._app.door.info(await self._known_id())
 
     async def cancel(self, *, tx: object = None, force: bool = False) -> None:
-        """Finish it as cancelled, now, or when the transaction `tx` commits. A body that is running is told, and its
-        result refused. A workflow that has begun is asked, and may clean up first; `force` does not ask."""
+        """Cancel the run now, or when the transaction `tx` commits.
+
+        A running body is told, and its result is refused. A workflow that has begun is asked to end, and may clean up
+        first; with `force` it is cancelled at once.
+        """
         if tx is None:
             await self._app.door.cancel(await self._known_id(), force=force)
             return
@@ -155,15 +166,21 @@ class Run(Generic[R]):
         await within.cancel(await self._id_within(within))
 
     async def retry(self) -> Run[R]:
-        """A new run of the same definition with the same input. Only of a finished run. A workflow that failed goes on
-        from its last good point: before the bad news upon which it failed, or before its end."""
+        """Start a new run of the same definition with the same input. The old run must have finished.
+
+        A workflow that failed goes on from its last good point: just before the event on which it failed, or before its
+        end if it failed by itself. A workflow that was rolled back begins anew.
+        """
         return Run(self._app, await self._app.door.retry(await self._known_id()), decode=self._decode)
 
     # -- of workflows
 
     async def signal(self, name: str, value: Any = None, *, tx: object = None) -> None:
-        """Send it a signal. It is there, once, when this returns, or when the transaction `tx` commits: the workflow
-        may wait for it sooner or later. A name that its code does not mention is sent, and logged as a warning once."""
+        """Send a signal to a workflow. It is stored once, when this returns or when the transaction `tx` commits.
+
+        The workflow may wait for it earlier or later. If its code does not mention the name, the signal is sent, and a
+        warning is logged once.
+        """
         data = encode(value, where=f"signal {name!r}")
         checked_text("name", name, LONGEST_NAME)
         if tx is None:
@@ -174,8 +191,11 @@ class Run(Generic[R]):
         self._app.doubt_signal(await within.signal(await self._id_within(within), name, data), name)
 
     async def update(self, name: str, *args: Any, timeout: Duration | None = None, **kwargs: Any) -> Any:
-        """Ask its `@workflow.update` handler of this name, and wait for the answer. UpdateRejected if it is refused,
-        UpdateFailed if it raised."""
+        """Call the workflow's `@workflow.update` handler of this name, and return its answer.
+
+        Raises UpdateRejected if the validator refused it, UpdateFailed if the handler raised, TimeoutError if there is
+        no answer in time.
+        """
         checked_text("name", name, LONGEST_NAME)
         outside, run_id = self._app.door.outside, await self._known_id()
         seconds = None if timeout is None else duration(timeout, setting="timeout").total_seconds()
@@ -184,7 +204,7 @@ class Run(Generic[R]):
                 sent = await outside.send(run_id, EventType.UPDATE_REQUESTED, name, encode_call(args, kwargs))
                 answer = await outside.answer(run_id, sent.id)
         except TimeoutError:
-            why = f"{name!r} was not answered in time: it stays, and is answered when a worker has the workflow"
+            why = f"no answer to {name!r} in time: the request is kept, and answered when a worker runs the workflow"
             raise TimeoutError(why) from None
         if answer.error is None:
             return decode(answer.value or b"null")
@@ -196,51 +216,57 @@ class Run(Generic[R]):
     @overload
     async def state(self, type: Any = Any) -> Any: ...
     async def state(self, type: Any = Any) -> Any:
-        """What it last published, worker or no worker; None if nothing yet."""
+        """Return the state that the workflow published last, also while no worker runs; None if it has published
+        none."""
         data = await self._app.door.outside.state(await self._known_id())
         return None if data is None else value_of(type, "state").decode(data, "state")
 
     async def history(self) -> list[HistoryEvent]:
-        """What happened to it, in order."""
+        """Return the events of the workflow, in order."""
         return await self._app.door.outside.history(await self._known_id())
 
     async def pause(self, by: str = "") -> None:
-        """Let it rest where it is, until `resume`. A workflow that is in a turn rests after it."""
+        """Pause the run until `resume`. A workflow that is in a turn pauses after it."""
         await self._app.door.outside.pause(await self._known_id(), by=by)
 
     async def resume(self) -> None:
+        """Resume the paused run."""
         await self._app.door.outside.resume(await self._known_id())
 
     async def fork(self, at: int) -> Run[R]:
-        """A new run with its history up to the event `at`, and what was under way there started anew. In the middle of
-        what its code did upon one event, it is before that event; 0 is the very beginning."""
+        """Start a new run with this workflow's history up to the event `at`. Commands that were open there are issued
+        anew.
+
+        If `at` lies among the commands that the code issued on one event, the fork begins before that event. 0 is the
+        very beginning.
+        """
         whole("at", at, least=0)
         new_id = await self._app.door.outside.fork(await self._known_id(), at)
         return Run(self._app, new_id, decode=self._decode)
 
     async def children(self) -> list[Run[Any]]:
-        """Runs that it started, in their order."""
+        """Return the runs that this run started, in their order."""
         ids = await self._app.door.outside.children(await self._known_id())
         return [Run(self._app, run_id) for run_id in ids]
 
     # -- of any run
 
     async def attempts(self) -> list[Attempt]:
-        """Every attempt so far, the one under way included."""
+        """Return every attempt so far, with the one under way."""
         return await self._app.door.attempts(await self._known_id())
 
     async def progress(self) -> list[Progress]:
-        """How far it is, step by step, as its body last said."""
+        """Return the last reported progress of each step of the body."""
         return await self._app.door.progress(await self._known_id())
 
     async def logs(self, attempt: int | None = None) -> list[LogLine]:
-        """What its body wrote to its loggers, in one attempt or in all: the last 10,000 lines."""
+        """Return the last 10,000 lines that the body wrote to its loggers, in one attempt or in all."""
         if attempt is not None:
             whole("attempt", attempt)
         return await self._app.door.logs(await self._known_id(), attempt=attempt)
 
     async def explain(self) -> Explanation:
-        """Why it is where it is: what it waits for, who runs it, or how it ended."""
+        """Explain the run's state: what it waits for, which worker runs it, or how it ended."""
         return await self._app.door.explain(await self._known_id())
 
     async def _known_id(self) -> UUID:
@@ -248,8 +274,9 @@ class Run(Generic[R]):
             self._id = await self._app.door.id_by_key(self.key)
         return self.id
 
-    async def _id_within(self, within: Within) -> UUID:
-        """Not remembered: a key that was taken in this transaction may yet be another's."""
+    async def _id_within(self, within: TransactionDoor) -> UUID:
+        """Return the id, read in this transaction. It is not remembered: the transaction may roll back, and the key may
+        then become another run's."""
         return self.id if self._id is not None or self.key is None else await within.id_by_key(self.key)
 
     def _read(self, finished: Finished) -> R:
@@ -270,7 +297,7 @@ class Run(Generic[R]):
 
 
 class StartedRun(Run[R]):
-    """A run that a workflow started, for its own code: the result can be awaited, now or later."""
+    """A run that a workflow started, as its own code sees it: the result can be awaited now or later."""
 
     __slots__ = ("_called",)
 
@@ -279,7 +306,7 @@ class StartedRun(Run[R]):
         self._called = called
 
     async def result(self, timeout: Duration | None = None) -> R:
-        """To stop waiting for it does not cancel it."""
+        """Wait for the result. The run goes on if its workflow stops waiting."""
         assert self._decode is not None
         seconds = None if timeout is None else duration(timeout, setting="timeout").total_seconds()
         async with asyncio.timeout(seconds):
@@ -287,7 +314,11 @@ class StartedRun(Run[R]):
 
 
 class SyncRun(Generic[R]):
-    """A Run for blocking code."""
+    """The verbs of a Run for blocking code.
+
+    >>> run = charge.sync.start(7, 1999)
+    >>> receipt = run.result(timeout="1m")
+    """
 
     def __init__(self, run: Run[R]) -> None:
         self._run = run

@@ -1,4 +1,4 @@
-"""Definitions of workflows and their steps: what `@app.workflow` and `@app.step` register."""
+"""Definitions of workflows and their steps, made by `@app.workflow` and `@app.step`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from types import CodeType
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from stepwell.codec import Signature, encode
-from stepwell.definitions.definition import ExecutorName, Function, SyncFunction
+from stepwell.definitions.definition import ExecutorName, FunctionDefinition, SyncFunction
 from stepwell.definitions.mentions import Mentions, mentions
 from stepwell.definitions.options import LONGEST_NAME, Handler, checked_text, positive
 from stepwell.definitions.run import Run, SyncRun
@@ -29,8 +29,15 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Workflow(Function[P, R]):
-    """A function that outlives its process. Made by `@app.workflow`."""
+class Workflow(FunctionDefinition[P, R]):
+    """A workflow: a function that survives its process. Made by `@app.workflow`.
+
+    >>> @app.workflow
+    ... async def order(id: int) -> str:
+    ...     receipt = await charge(id, 1999)
+    ...     return await ship(id, receipt)
+    >>> run = await order.start(7)
+    """
 
     kind = "workflow"
     executor = "turn"
@@ -54,8 +61,10 @@ class Workflow(Function[P, R]):
         pinned: bool | None = None,
         tx: object = None,
     ) -> Workflow[P, R]:
-        """The same workflow with other options for what is started through it. `timeout` is for all of it. What is
-        `pinned` is run by workers that have this very version of its code, and waits for one if there is none."""
+        """Return the same workflow with other options for the runs started through it. `timeout` limits the whole run.
+
+        A `pinned` run is run only by workers that have this very version of the code. Without such a worker it waits.
+        """
         given = {
             "key": key, "priority": priority, "delay": delay, "at": at, "queue": queue, "deadline": timeout,
             "expires": expires, "unique": unique, "keep": keep, "tags": tags, "on_failure": on_failure, "tx": tx,
@@ -66,7 +75,7 @@ class Workflow(Function[P, R]):
         return Workflow(self._app, self.fn, name=self.name, options=self._changed(changes), signature=self.signature)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
-        """In a workflow: a child, awaited. Elsewhere: the bare function, run here and now."""
+        """In a workflow, start a child and await its result. Elsewhere, call the bare function here and now."""
         replay = here()
         return self._run_bare(*args, **kwargs) if replay is None else self._call_durably(replay, args, kwargs)
 
@@ -75,13 +84,16 @@ class Workflow(Function[P, R]):
         return result
 
     async def signal_or_start(self, name: str, value: Any = None, /, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
-        """Send a signal to the run with this key, or the unfinished one that is unique by this; if there is none, start
-        one with these arguments, which finds the signal there. Both or neither.
+        """Send a signal to the run with this key, or to the unfinished run with this `unique`. If there is none, start
+        one.
+
+        The arguments after `value` are for the new run, which finds the signal waiting. Start and signal are stored
+        together or not at all.
 
         >>> run = await cart.options(unique="cart-7").signal_or_start("add", item, customer)
         """
         if self._options.key is None and not self._options.unique:
-            raise WrongUse("signal_or_start needs to know whom: .options(key=…) or .options(unique=…)")
+            raise WrongUse("signal_or_start needs a key to find the run by: add .options(key=…) or .options(unique=…)")
         data = encode(value, where=f"signal {name!r}")
         checked_text("name", name, LONGEST_NAME)
         start = self._start(args, kwargs, self._options, self._options.terms(self.name, self.kind))
@@ -99,17 +111,17 @@ class Workflow(Function[P, R]):
 
     @cached_property
     def version(self) -> str:
-        """What tells this code from other code of the same name."""
+        """Digest of the code, which tells it from other code of the same name."""
         return version_of(self.fn)
 
     @cached_property
     def mentions(self) -> Mentions | None:
-        """The signals that its code waits for; None if that cannot be told."""
+        """The signals that its code waits for; None if reading the code cannot tell."""
         return mentions(self.fn)
 
     @property
     def has_timeout(self) -> bool:
-        """For all of it, by its decorator."""
+        """True if its decorator sets a timeout for the whole run."""
         return self._options.deadline is not None
 
     async def coroutine(self, input: bytes) -> bytes:
@@ -121,18 +133,26 @@ class Workflow(Function[P, R]):
 
 
 class SyncWorkflow(SyncFunction[P, R]):
-    """A workflow for blocking code."""
+    """The verbs of a workflow for blocking code."""
 
     def __init__(self, workflow: Workflow[P, R]) -> None:
         super().__init__(workflow)
         self._workflow = workflow
 
     def signal_or_start(self, name: str, value: Any = None, /, *args: P.args, **kwargs: P.kwargs) -> SyncRun[R]:
+        """Send a signal to a run, or start one that finds it, as Workflow.signal_or_start does."""
         return SyncRun(self._caller.call(lambda: self._workflow.signal_or_start(name, value, *args, **kwargs)))
 
 
 class Step(Generic[P, R]):
-    """A function that a workflow runs inline, and whose result is recorded. Made by `@app.step`."""
+    """A step: a function that a workflow runs inline, and whose result is recorded. Made by `@app.step`.
+
+    >>> @app.step(timeout="10s")
+    ... def price_of(item: str) -> int: ...
+    >>> @app.workflow
+    ... async def order(item: str) -> int:
+    ...     return await price_of(item)
+    """
 
     def __init__(
         self,
@@ -159,14 +179,14 @@ class Step(Generic[P, R]):
 
     @refuse_unknown_options
     def options(self, *, retry: Retry | None = None, timeout: Duration | None = None) -> Step[P, R]:
-        """The same step with other options."""
+        """Return the same step with another retry policy or timeout."""
         return Step(
             self.fn, name=self.name, executor=self.executor, retry=retry or self.retry,
             timeout=self.timeout if timeout is None else timeout, signature=self.signature,
         )  # fmt: skip
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """In a workflow: run here, once, and recorded. Elsewhere: the bare function."""
+        """In a workflow, run the function here, and record its result. Elsewhere, call the bare function."""
         replay = here()
         if replay is not None:
             data = await replay.step(self, self.signature.encode_input(args, kwargs))
@@ -179,7 +199,7 @@ class Step(Generic[P, R]):
 
 
 def version_of(fn: Callable[..., Any]) -> str:
-    """A digest of a function's source, whatever its comments and layout; without source, of its code."""
+    """Return a digest of a function's source, without comments and layout; if there is no source, of its bytecode."""
     fn = inspect.unwrap(fn)
     try:
         told = ast.dump(ast.parse(textwrap.dedent(inspect.getsource(fn)))).encode()
@@ -189,6 +209,6 @@ def version_of(fn: Callable[..., Any]) -> str:
 
 
 def _facts(code: CodeType) -> tuple[Any, ...]:
-    """What a function does, without where it stands."""
+    """Return what a function's bytecode does, without file and line numbers."""
     consts = [_facts(each) if isinstance(each, CodeType) else each for each in code.co_consts]
     return code.co_code, code.co_names, code.co_varnames, consts

@@ -2,7 +2,7 @@
 
     stepwell.runs        final failures, with their traceback; runs that expired
     stepwell.attempts    attempts that will be tried again
-    stepwell.definitions.workflow   workflows whose code does not fit their history
+    stepwell.workflows   workflows whose code does not fit their history
 
 Neither inputs nor results are logged. A long message loses its middle, since a cause often stands at the end.
 """
@@ -19,7 +19,7 @@ from stepwell.model.wording import at, length
 
 runs = logging.getLogger("stepwell.runs")
 attempts = logging.getLogger("stepwell.attempts")
-workflows = logging.getLogger("stepwell.definitions.workflow")
+workflows = logging.getLogger("stepwell.workflows")
 
 LOGGED = frozenset({"run.failed", "run.retrying", "run.expired", "workflow.blocked"})
 MESSAGE, TRACEBACK = 600, 20_000

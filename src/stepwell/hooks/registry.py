@@ -32,7 +32,7 @@ class Hooks:
         """Call `fn` with each event of these names. Raises WrongUse or InvalidSetting."""
         seconds = duration(limit, setting="timeout").total_seconds()
         if seconds <= 0:
-            raise InvalidSetting("timeout", limit, "must be more than nothing")
+            raise InvalidSetting("timeout", limit, "must be longer than zero")
         _check_function(fn)
         hook = Hook(fn, seconds, _is_async(fn))
         if not self._by_event:

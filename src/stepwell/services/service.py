@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 
-from stepwell.concurrency.background import within
+from stepwell.concurrency.background import in_time
 from stepwell.model.errors import Unavailable
 from stepwell.model.ids import WorkerId
 from stepwell.services.leader import Leadership
@@ -97,7 +97,7 @@ class Services:
                 wait, pause = pause, min(pause * 2, 60.0)
             self._telemetry.tell("service.ran", service=service.name)
             await asyncio.sleep(rest)
-            await within(max(0.0, wait - rest), service.sooner.wait())
+            await in_time(max(0.0, wait - rest), service.sooner.wait())
 
 
 def rest_after(took: float, wait: float, *, most: float) -> float:

@@ -40,7 +40,7 @@ async def _is_overdue() -> Outcome:
     return overdue()
 
 
-class Attempt(Running):
+class RunningAttempt(Running):
     """One attempt. Nearly all of its fields are for bodies that have to wait."""
 
     task: asyncio.Task[None] | None = None
@@ -66,9 +66,9 @@ class Attempts:
         self._timed = False
         """Whether to note when a body begins."""
         self._changed = changed
-        self._first: FirstSteps[Attempt, Outcome] = FirstSteps(self, stretch=STRETCH)
+        self._first: FirstSteps[RunningAttempt, Outcome] = FirstSteps(self, stretch=STRETCH)
         self._oldest: Claim | None = None
-        self._under_way: dict[Claim, Attempt] = {}
+        self._under_way: dict[Claim, RunningAttempt] = {}
         self.resting: set[Claim] = set()
         """Turns that only wait for their children, and need no slot meanwhile."""
         self._idle = asyncio.Event()
@@ -95,7 +95,7 @@ class Attempts:
         if turns := self._bodies.mark_turns(claims):
             self._turns.begin_soon(turns)
         self._idle.clear()
-        self._first.add([Attempt(claim, inside=self._notes) for claim in claims])
+        self._first.add([RunningAttempt(claim, inside=self._notes) for claim in claims])
 
     def give_back(self, claim: Claim) -> None:
         self._ledger.expect([claim])
@@ -111,7 +111,7 @@ class Attempts:
             self.leave_line(Released())
         self._oldest = line[0].claim if line else None
 
-    def end(self, attempt: Attempt, verdict: Outcome | None) -> None:
+    def end(self, attempt: RunningAttempt, verdict: Outcome | None) -> None:
         """End an attempt from outside; with no verdict its claim is lost.
 
         Only once: a second cancellation would cut short the cleanup after the first.
@@ -187,7 +187,7 @@ class Attempts:
     def has_room(self) -> bool:
         return self.unused > 0
 
-    def paused(self, last: Attempt | None, seconds: float) -> None:
+    def paused(self, last: RunningAttempt | None, seconds: float) -> None:
         self.pace.paused(None if last is None else last.claim.name, seconds)
         self._changed.set()
         self._idle_if_so()
@@ -196,7 +196,7 @@ class Attempts:
         if not self._under_way and not self._first.line and not self.stepping:
             self._idle.set()
 
-    def coroutine_of(self, attempt: Attempt) -> Coroutine[Any, Any, Outcome]:
+    def coroutine_of(self, attempt: RunningAttempt) -> Coroutine[Any, Any, Outcome]:
         claim, begun = attempt.claim, nobody
         if self._timed:
             claim.begun_at = time.monotonic()
@@ -212,14 +212,14 @@ class Attempts:
         steps = run_task(attempt, body, self._bodies.executors[body.executor], begun=begun)
         return steps if self._bodies.around is None else self._bodies.around(attempt, steps)
 
-    def waits(self, attempt: Attempt, task: asyncio.Task[None]) -> None:
+    def waits(self, attempt: RunningAttempt, task: asyncio.Task[None]) -> None:
         attempt.task = task
         self.pace.waits(attempt.claim.name)
         self._under_way[attempt.claim] = attempt
         if attempt.begun_at is not None:
             self._time(attempt)
 
-    def ended(self, attempt: Attempt, result: Outcome | None, error: BaseException | None) -> None:
+    def ended(self, attempt: RunningAttempt, result: Outcome | None, error: BaseException | None) -> None:
         # A cancellation here is not ours: the body cancelled the task it runs in, and would do so for ever if it were
         # released. Anything else is a mistake of ours, and must not leave the run running.
         outcome = result if result is not None else failed(contained(error or RuntimeError("it had no outcome")))
@@ -236,7 +236,7 @@ class Attempts:
 
     # -- attempts that wait
 
-    def _end(self, attempt: Attempt, outcome: Outcome) -> None:
+    def _end(self, attempt: RunningAttempt, outcome: Outcome) -> None:
         for timer in attempt.timers:
             timer.cancel()
         self._left(attempt)
@@ -247,13 +247,13 @@ class Attempts:
         if attempt.tx is not None:
             attempt.tx.close()  # unless it is on its way to the tables with the outcome
 
-    def _begun(self, attempt: Attempt) -> None:
+    def _begun(self, attempt: RunningAttempt) -> None:
         """Begin to count the attempt's time: its body has room now."""
         attempt.begun_at = asyncio.get_running_loop().time()
         if attempt.task is not None:
             self._time(attempt)
 
-    def _time(self, attempt: Attempt) -> None:
+    def _time(self, attempt: RunningAttempt) -> None:
         claim = attempt.claim
         # That of a turn is for a task: who started it by its name did not know.
         if (timeout := claim.timeout) is not None and attempt.begun_at is not None and not claim.turn:
@@ -267,7 +267,7 @@ class Attempts:
             attempt.alive_at = attempt.alive_at or time.monotonic()
             self._listen(attempt, heartbeat.total_seconds())
 
-    def _listen(self, attempt: Attempt, silence: float) -> None:
+    def _listen(self, attempt: RunningAttempt, silence: float) -> None:
         """End an attempt when its body has given no sign of life for so long."""
         left = attempt.alive_at + silence - time.monotonic()
         if left > 0:
@@ -283,7 +283,7 @@ class Attempts:
             self.resting.add(claim)
             self._first.go_on()
 
-    def _left(self, attempt: Attempt) -> None:
+    def _left(self, attempt: RunningAttempt) -> None:
         attempt.task, attempt.timers = None, ()  # which hold it: together they would wait for the collector
         self.resting.discard(attempt.claim)
         if self._under_way.pop(attempt.claim, None) is not None:
@@ -291,7 +291,7 @@ class Attempts:
             self._changed.set()
             self._idle_if_so()
 
-    def _conclude(self, attempt: Attempt, outcome: Outcome | None) -> None:
+    def _conclude(self, attempt: RunningAttempt, outcome: Outcome | None) -> None:
         if attempt.settled:
             return
         attempt.settled = True
@@ -302,12 +302,12 @@ class Attempts:
         if attempt.noted is not None:
             self._notes.ended()
 
-    def _settle_without_body(self, attempt: Attempt) -> None:
+    def _settle_without_body(self, attempt: RunningAttempt) -> None:
         if not attempt.settled:
             log.warning("%s %s does not end: it is settled without its body", attempt.claim.name, attempt.claim.id)
             self._conclude(attempt, attempt.verdict)
 
-    def _later(self, seconds: float, attempt: Attempt, what: Callable[[], None]) -> None:
+    def _later(self, seconds: float, attempt: RunningAttempt, what: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
         ahead = [timer for timer in attempt.timers if timer.when() > loop.time()]
         attempt.timers = (*ahead, loop.call_later(seconds, what))

@@ -21,7 +21,7 @@ from stepwell.model.errors import Unavailable
 from stepwell.model.worker import Unrecorded
 from stepwell.telemetry import log
 from stepwell.worker.link import Hold, Link
-from stepwell.worker.loop_watchdog import Pulse
+from stepwell.worker.loop_watchdog import LoopWatchdog
 from stepwell.worker.vitals import Meter
 
 _SHARE = 4
@@ -61,7 +61,7 @@ class Lease:
         self._meter = Meter()
         self._sample_at = 0.0
         self._home: asyncio.AbstractEventLoop | None = None
-        self._pulse: Pulse | None = None
+        self._watchdog: LoopWatchdog | None = None
         self._decided = asyncio.Event()
         """Set when the lease is first held, or never will be."""
         self._over: asyncio.Future[None] | None = None
@@ -78,7 +78,7 @@ class Lease:
             return
         self._home = asyncio.get_running_loop()
         self._over = self._home.create_future()
-        self._pulse = Pulse(self._tell)
+        self._watchdog = LoopWatchdog(self._tell)
         self._thread = threading.Thread(target=self._live, name="stepwell.lease", daemon=True)
         self._thread.start()
         await self._decided.wait()
@@ -153,8 +153,8 @@ class Lease:
         left = sent + self._length * _OURS - time.monotonic()
         self._loss = asyncio.get_running_loop().call_later(left, self._lose)
         self._tell(self._decided.set)
-        if self._pulse is not None:
-            self._pulse.feel()
+        if self._watchdog is not None:
+            self._watchdog.feel()
         if self._is_lost:
             self._is_lost = False
             self._tell(self._back)

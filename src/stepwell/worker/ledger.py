@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Collection, Mapping, Sequence
 
 from msgspec import Struct
 
-from stepwell.concurrency.background import beside
+from stepwell.concurrency.background import in_background
 from stepwell.concurrency.group_commit import GROUP, GroupCommit
 from stepwell.model.errors import ClaimLost, Unavailable
 from stepwell.model.ids import RunId
@@ -172,7 +172,7 @@ class Ledger:
     async def save(self) -> None:
         """Wait for the same, even if `run` has failed."""
         if self._broken is None:
-            async with beside(self.run()):
+            async with in_background(self.run()):
                 await self.drained()
         else:
             await self.drained()

@@ -19,7 +19,7 @@ STILL = 10.0
 """Seconds for which a loop may not answer before an error is logged."""
 
 
-class Pulse:
+class LoopWatchdog:
     """Made on the loop's own thread."""
 
     def __init__(self, ask: Callable[[Callable[[], None]], None]) -> None:

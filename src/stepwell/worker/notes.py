@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from stepwell.concurrency.background import within
+from stepwell.concurrency.background import in_time
 from stepwell.concurrency.retry_unavailable import patiently
 from stepwell.context.current import Running, noted
 from stepwell.context.log_capture import capturing
@@ -116,7 +116,7 @@ class Notes:
         last = 0.0
         while True:
             await self._stirred.wait()
-            await within(last + EVERY - now(), self._soon.wait())
+            await in_time(last + EVERY - now(), self._soon.wait())
             await asyncio.sleep(max(0.0, last + SOON - now()))
             self._stirred.clear()
             self._soon.clear()

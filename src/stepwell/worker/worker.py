@@ -19,7 +19,7 @@ from collections.abc import Container
 from contextlib import suppress
 from datetime import timedelta
 
-from stepwell.concurrency.background import beside, within
+from stepwell.concurrency.background import in_background, in_time
 from stepwell.context.transaction import lend_from_here
 from stepwell.model.errors import Unavailable
 from stepwell.model.outcome import Released
@@ -82,17 +82,17 @@ class Worker:
                 self._lanes.open()
                 self._telemetry.tell("worker.ready")
             parts = (self._ledger.run(), self._watch.run(), self._lease.fails(), self._notes.run(), self._unblock())
-            async with beside(*parts):
+            async with in_background(*parts):
                 try:
                     await self._lanes.run()
                     self._ledger.no_more_exchanges()
                     await self._attempts.idle()
-                    await within(FLUSH, self._flushed())
+                    await in_time(FLUSH, self._flushed())
                 except BaseException:
                     # The failure of a part beside this block arrives as a cancellation.
                     await self._save()
                     raise
-                await within(CLEANUP, self._noted())
+                await in_time(CLEANUP, self._noted())
         finally:
             unhear()
             self._attempts.end_all(None)
@@ -112,9 +112,9 @@ class Worker:
         self._lanes.stop(CLEANUP)
         self._attempts.leave_line(Released())
         if grace > 0:
-            await within(grace, self._attempts.idle())
+            await in_time(grace, self._attempts.idle())
         self._attempts.end_all(Released())
-        await within(CLEANUP, self._attempts.idle())
+        await in_time(CLEANUP, self._attempts.idle())
         self._attempts.abandon()
 
     async def _save(self) -> None:
@@ -123,12 +123,12 @@ class Worker:
         self._lanes.close()
         self._ledger.no_more_exchanges()
         self._attempts.end_all(Released())
-        await within(CLEANUP, self._attempts.idle())
+        await in_time(CLEANUP, self._attempts.idle())
         self._attempts.abandon()
-        await within(FLUSH, self._ledger.save())
+        await in_time(FLUSH, self._ledger.save())
         if self._lanes.unanswered:
-            await within(CLEANUP, self._watch.compare())
-            await within(FLUSH, self._ledger.save())
+            await in_time(CLEANUP, self._watch.compare())
+            await in_time(FLUSH, self._ledger.save())
 
     async def stopped(self) -> None:
         """Wait until a stopping worker has recorded what it could, and left."""

@@ -16,7 +16,7 @@ import msgspec
 from stepwell.cli.measuring.clock import Probe
 from stepwell.cli.measuring.processes import Unmeasured
 from stepwell.cli.measuring.tasks import NOOP, TEXT, TO
-from stepwell.concurrency.background import within
+from stepwell.concurrency.background import in_time
 from stepwell.concurrency.group_commit import FLIGHTS
 from stepwell.engine import runs, workers
 from stepwell.engine.workers import Identity
@@ -153,7 +153,7 @@ class Bare:
         """One NOTIFY, until the one who listens has heard it."""
         self._heard.clear()
         sending = asyncio.ensure_future(self._wire.rows("wake", channels=[self._channel], payloads=[""]))
-        if not await within(ANSWER, self._heard.wait()):
+        if not await in_time(ANSWER, self._heard.wait()):
             raise Unmeasured(f"a NOTIFY was not heard within {ANSWER:.0f} s: is there a pooler on the way?")
         await sending
 

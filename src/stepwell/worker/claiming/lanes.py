@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from uuid import UUID
 
-from stepwell.concurrency.background import within
+from stepwell.concurrency.background import in_time
 from stepwell.model.errors import Unavailable
 from stepwell.model.ids import ClaimId, new_claim_id
 from stepwell.model.run import Claim, Claimed, ClaimedLimited, Order
@@ -161,7 +161,7 @@ class Lanes:
                 pause = 0.05
             except (Unavailable, TimeoutError) as error:
                 log.warning("claiming waits for the database: %s", error)
-                await within(pause, self._stopping.wait())
+                await in_time(pause, self._stopping.wait())
                 pause = min(pause * 2, 1.0)
 
     async def _go(self, *, poll: bool) -> None:
@@ -202,7 +202,7 @@ class Lanes:
     async def _wait(self, seconds: float | None) -> None:
         if seconds is None:
             await self._changed.wait()
-        elif await within(seconds, self._changed.wait()):
+        elif await in_time(seconds, self._changed.wait()):
             await asyncio.sleep(0)  # what the other lane sends leaves at the end of this turn of the loop
         elif seconds:
             self._frontier.heard()

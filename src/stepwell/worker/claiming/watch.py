@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Sequence
 
-from stepwell.concurrency.background import within
+from stepwell.concurrency.background import in_time
 from stepwell.model.errors import Unavailable
 from stepwell.model.run import Claim
 from stepwell.telemetry import log
@@ -35,7 +35,7 @@ class Watch:
         next_all = now() + WATCH_ALL
         last: set[Claim] = set()
         while True:
-            await within(WATCH, self.look.wait())
+            await in_time(WATCH, self.look.wait())
             self._attempts.give_back_stale()
             everything = bool(self._lanes.unanswered) or now() >= next_all
             known = set(self._ledger.known)

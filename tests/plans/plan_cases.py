@@ -1,6 +1,7 @@
 """The statements whose plans are pinned: what each is given, the indexes it may read by, and how many buffers.
 
-`most` leaves about twice the room of what was measured on Postgres 18; the numbers are in docs/performance.md.
+`most` leaves about twice the room of what was measured on Postgres 18; the numbers are in
+docs/lab/2026-11-16-buffers-read-per-statement.md.
 """
 
 from __future__ import annotations

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
+import os
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,3 +76,29 @@ async def test_nothing_is_reachable_of_a_turn_that_was_told_of_an_end_elsewhere(
             for _ in range(FEW):
                 await (await work.start()).result(60)
     assert left == {}
+
+
+def resident() -> int:
+    """Bytes of this process that are in memory."""
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+async def test_a_worker_needs_no_more_memory_after_twenty_thousand_workflows_than_after_two(app: App) -> None:
+    logging.disable()  # pytest keeps every record
+    try:
+        kinds, chunk = Kinds(app), 50
+        async with app.worker(queues=["default"]), app.worker(queues=[ELSEWHERE]):
+            measured = []
+            for rounds in (3, 26):  # of 700 workflows: after 2,100, and after 20,300
+                for _ in range(rounds):
+                    for name in NAMES:
+                        await kinds.through(name, chunk)
+                measured.append(resident())
+    finally:
+        logging.disable(logging.NOTSET)
+    few, many = measured
+    assert many <= 1.2 * few, f"{few / 2**20:.0f} MB after 2,100 workflows, {many / 2**20:.0f} MB after 20,300"
+    print(f"{few / 2**20:.0f} MB after 2,100 workflows, {many / 2**20:.0f} MB after 20,300")

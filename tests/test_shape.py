@@ -11,6 +11,7 @@ import pkgutil
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
+from datetime import UTC, datetime
 from functools import cache
 from importlib import import_module
 from inspect import getmembers, isclass, ismodule
@@ -23,6 +24,8 @@ import pytest
 import stepwell
 from stepwell.model import errors
 from stepwell.model.errors import StepwellError
+from stepwell.model.run import Glimpse
+from stepwell.model.states import State
 from stepwell.store.statements import load
 
 PACKAGE = Path(stepwell.__file__).parent
@@ -108,7 +111,7 @@ CLOCKS = {
     "cli/": "ages on the screen, and how far this machine's clock is off: nothing is decided by them",
     "hooks/events.py:_now": "tells people when; nothing is decided by it",
     "model/ids.py": "an id is made by the caller, before the round trip; no deadline is compared with it",
-    "cli/doctor.py:examine": "how far the two clocks are apart is the question",
+    "operator/doctor.py:examine": "how far the two clocks are apart is the question",
 }
 RANDOM = {
     "context/workflow.py": "the type of workflow.random",
@@ -358,8 +361,11 @@ def error_classes() -> list[type[StepwellError]]:
 
 
 def made(kind: type[StepwellError]) -> StepwellError:
-    samples = {UUID: UUID(int=7), int: 3, str: "a {word}", Any: {"any": 1}, str | None: None}
-    hints = {"UUID": UUID, "int": int, "str": str, "Any": Any, "str | None": str | None}
+    glimpse = Glimpse(UUID(int=8), "tests.task", State.PENDING, datetime.fromtimestamp(0, UTC))
+    samples = {UUID: UUID(int=7), int: 3, str: "a {word}", Any: {"any": 1}, str | None: None, Glimpse: [glimpse]}
+    hints = {
+        "UUID": UUID, "int": int, "str": str, "Any": Any, "str | None": str | None, "list[Glimpse]": Glimpse
+    }  # fmt: skip
     return kind(**{field.name: samples[hints[str(field.type)]] for field in fields(kind)})
 
 

@@ -44,13 +44,16 @@ from stepwell.model.queue import Limits, QueueInfo
 from stepwell.model.raised import Fatal, RunError, Snooze
 from stepwell.model.rate import Rate
 from stepwell.model.retry import Retry
-from stepwell.model.run import Attempt, Error, FailedRun, Page, Reason, RunInfo
+from stepwell.model.run import Attempt, Error, FailedRun, Filter, Glimpse, Page, Reason, RunInfo
 from stepwell.model.states import State
 from stepwell.model.worker import Sample, WorkerInfo
+from stepwell.operator.errors import AmbiguousId, NoHistory, WrongInput
+from stepwell.operator.operator import Operator
 from stepwell.sync import InEventLoop
 
 __all__ = [
     "AlreadyFinished",
+    "AmbiguousId",
     "App",
     "Attempt",
     "Call",
@@ -62,12 +65,15 @@ __all__ = [
     "Explanation",
     "FailedRun",
     "Fatal",
+    "Filter",
+    "Glimpse",
     "InEventLoop",
     "InvalidSetting",
     "KeyConflict",
     "Limits",
     "LogLine",
     "NewerCheckpoint",
+    "NoHistory",
     "Nondeterminism",
     "NotDecodable",
     "NotDurable",
@@ -76,6 +82,7 @@ __all__ = [
     "NotFound",
     "NotInARun",
     "NotInAWorkflow",
+    "Operator",
     "Page",
     "Progress",
     "Queue",
@@ -111,6 +118,7 @@ __all__ = [
     "WorkerEvent",
     "WorkerInfo",
     "Workflow",
+    "WrongInput",
     "WrongUse",
     "current",
     "workflow",

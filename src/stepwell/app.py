@@ -25,7 +25,7 @@ from stepwell.definitions.definition import (
     Definitions,
     NamedDefinition,
 )
-from stepwell.definitions.options import Options, checked_ids, checked_mapping, checked_text, checked_texts, positive
+from stepwell.definitions.options import Options, checked_text, checked_texts
 from stepwell.definitions.queue import Desk, Queue
 from stepwell.definitions.run import Door, Run
 from stepwell.definitions.workflow import Workflow
@@ -39,14 +39,16 @@ from stepwell.hooks.failures import log_failures as failures_logged
 from stepwell.hooks.registry import Hooks, checked_names
 from stepwell.model.counting import whole
 from stepwell.model.duration import Duration, duration
-from stepwell.model.errors import InvalidSetting, NotDurable, WrongUse
+from stepwell.model.errors import NotDurable, WrongUse
 from stepwell.model.hooks import EventName, RunEvent, RunEventName, WorkerEvent, WorkerEventName
 from stepwell.model.ids import new_worker_id
 from stepwell.model.option_names import refuse_unknown_options
 from stepwell.model.queue import QueueInfo
-from stepwell.model.run import Filter, Kind, Page
-from stepwell.model.states import State
+from stepwell.model.run import Kind, Page
 from stepwell.model.worker import WorkerInfo
+from stepwell.operator.filters import States
+from stepwell.operator.operator import Operator
+from stepwell.operator.parts import Parts
 from stepwell.replay.current_replay import here
 from stepwell.replay.places import line_of_user
 from stepwell.services.due import Due
@@ -63,6 +65,7 @@ from stepwell.telemetry import Telemetry, log
 from stepwell.version import VERSION
 from stepwell.worker.bodies import Bodies
 from stepwell.worker.direct import DirectLink
+from stepwell.worker.turns.turns import RunCode
 from stepwell.worker.worker import Worker
 
 P = ParamSpec("P")
@@ -82,6 +85,7 @@ class Opening:
     database: Database
     dispatch: PostgresDispatch
     client: Client
+    operator: Operator
     users: int = 0
 
     async def close(self) -> None:
@@ -190,7 +194,7 @@ class App(Registering):
     async def runs(
         self,
         *,
-        state: State | str | Sequence[State | str] | None = None,
+        state: States = None,
         name: str | None = None,
         queue: str | None = None,
         kind: Kind | None = None,
@@ -208,12 +212,10 @@ class App(Registering):
         that are kept may have to be looked at. `since=` bounds that, and so does `within=`: after that long the page
         has what was found, and `next` goes on from there.
         """
-        if not 1 <= whole("limit", limit) <= 1000:
-            raise InvalidSetting("limit", limit, "1 to 1000")
-        tagged = None if tags is None else dict(checked_mapping("tags", tags))
-        which = Filter(_states(state), name, queue, kind, tagged, error, since, blocked)
-        patience = None if within is None else positive("within", within)
-        return await self._opening.client.runs(which, limit=limit, after=_page_end(after), within=patience)
+        return await self.operator.runs.list(
+            state=state, name=name, queue=queue, kind=kind, tags=tags, error=error, since=since, blocked=blocked,
+            limit=limit, after=after, within=within,
+        )  # fmt: skip
 
     # -- queues
 
@@ -223,11 +225,19 @@ class App(Registering):
 
     async def queues(self) -> list[QueueInfo]:
         """Every queue that has settings or live runs."""
-        return await self._opening.client.queues()
+        return await self.operator.queues.list()
 
     async def workers(self, ids: Sequence[UUID] | None = None) -> list[WorkerInfo]:
         """Live workers first, then those that left or were lost in the last day; or those with these ids."""
-        return await self._opening.client.workers(None if ids is None else checked_ids("ids", ids))
+        return await self.operator.workers.list(ids)
+
+    @property
+    def operator(self) -> Operator:
+        """What operators do, as typed verbs: lists, bulk actions, queues, workers, doctor, preflight, statistics.
+
+        It is of the event loop on which the app is open.
+        """
+        return self._opening.operator
 
     # -- running
 
@@ -274,7 +284,9 @@ class App(Registering):
             raise
         dispatch = PostgresDispatch(database)
         self.hooks.open()
-        return Opening(database, dispatch, Client(database.for_clients(), dispatch, self.telemetry))
+        for_clients = database.for_clients()
+        client = Client(for_clients, dispatch, self.telemetry)
+        return Opening(database, dispatch, client, Operator(Parts(self, for_clients, client, RunCode)))
 
     def _embedded_dsn(self) -> str:
         """The embedded server, held once for each event loop: it stops when the last has let go."""
@@ -390,19 +402,3 @@ def _identity(served: list[str] | None, slots: int, name: str | None, known: Def
     host, pid = socket.gethostname(), os.getpid()
     names, versions = sorted(known.tasks), known.versions
     return Identity(new_worker_id(), name or f"{host}:{pid}", host, pid, VERSION, served, slots, names, versions)
-
-
-def _page_end(after: UUID | str | None) -> UUID | None:
-    try:
-        return UUID(after) if isinstance(after, str) else after
-    except ValueError:
-        raise InvalidSetting("after", after, "the id of a run, as in page.next") from None
-
-
-def _states(given: State | str | Sequence[State | str] | None) -> list[State] | None:
-    if given is None:
-        return None
-    try:
-        return [State(each) for each in ([given] if isinstance(given, str) else given)]
-    except (ValueError, TypeError) as error:
-        raise InvalidSetting("state", given, f"one of {', '.join(State)}") from error

@@ -85,8 +85,8 @@ async def test_failed_runs_are_started_again_by_what_they_have_in_common(stepwel
 
 
 async def test_many_are_done_in_batches(stepwell, client, monkeypatch):
-    monkeypatch.setattr("stepwell.cli.bulk.BATCH", 20)
-    monkeypatch.setattr("stepwell.cli.bulk.PAGE", 30)
+    monkeypatch.setattr("stepwell.operator.bulk.CHUNK", 20)
+    monkeypatch.setattr("stepwell.operator.bulk.PAGE", 30)
     await start(client, 100)
     assert (await stepwell("cancel", "--name", "shop.add", "--yes")).out == "100 cancelled\n"
     assert (await stepwell("retry", "--name", "shop.add", "--state", "cancelled", "--yes")).out == "100 started again\n"
@@ -100,7 +100,7 @@ async def test_what_moved_on_meanwhile_is_counted(stepwell, client, monkeypatch)
     async def gathered_before(*_arguments, **_options):
         return ids
 
-    monkeypatch.setattr("stepwell.cli.bulk._gather", gathered_before)
+    monkeypatch.setattr("stepwell.operator.bulk.BulkVerbs.matching", gathered_before)
     said = await stepwell("cancel", "--name", "shop.add", "--yes")
     assert said.out == "2 cancelled; 1 had moved on meanwhile\n"
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from stepwell import Run
-from stepwell.cli.exported import packed
 from stepwell.model.errors import RunUnsuccessful, StepwellError, UpdateRejected
+from stepwell.operator.exported import packed
 from stepwell.store import embedded
 from tests.golden import code
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from stepwell.cli.exported import FORMAT, VERSION, read
-from stepwell.cli.telling import tell
 from stepwell.definitions.workflow import Workflow
 from stepwell.model.errors import Nondeterminism
 from stepwell.model.events import ENDS, EventType
+from stepwell.operator.exported import FORMAT, VERSION, read
+from stepwell.operator.telling import MakeCode, tell
+from stepwell.worker.turns.turns import RunCode
 from tests.golden import code
 from tests.golden.make import PLAYS, SUMS
 
@@ -21,10 +23,10 @@ ONLY_OUTSIDE = {EventType.WORKFLOW_TIMED_OUT}
 """What ends a workflow otherwise than by its code."""
 
 
-def workflow_of(name: str) -> Workflow[..., object]:
+def workflow_of(name: str) -> MakeCode:
     found = code.app.definitions.named(name)
     assert isinstance(found, Workflow)
-    return found
+    return partial(RunCode, found)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

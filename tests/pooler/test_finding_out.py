@@ -147,12 +147,12 @@ async def test_a_server_that_is_not_there_leaves_the_question_open(transaction: 
 @pytest.mark.parametrize(("by", "says"), [(None, "found out"), (True, "as it was told")])
 async def test_the_doctor_tells(pooled: str, by: bool | None, says: str) -> None:
     (finding,) = [each for each in await examine(settings(pooled, pooler=by)) if each.subject == "pooler"]
-    assert (finding.verdict, says in finding.says, "transaction" in finding.says) == ("good", True, True)
+    assert (finding.verdict, says in finding.text, "transaction" in finding.text) == ("good", True, True)
 
 
 async def test_the_doctor_finds_none(dsn: str) -> None:
     (finding,) = [each for each in await examine(settings(dsn)) if each.subject == "pooler"]
-    assert finding.says == "none, found out"
+    assert finding.text == "none, found out"
 
 
 async def test_who_connects_directly_pays_nothing_for_it(dsn: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
-from stepwell import App, Call, Retry, Run, RunEvent, RunInfo, Task, WorkerEvent, current
+from stepwell import App, Call, Filter, Operator, Retry, Run, RunEvent, RunInfo, Task, WorkerEvent, current
 
 
 @dataclass
@@ -147,3 +147,9 @@ def failed(event: WorkerEvent) -> None:
 
 
 app.on("run.faild")  # E: no such event
+
+
+async def operating(operator: Operator) -> None:
+    await operator.bulk.count(Filter(), "drop")  # E: no such action
+    await operator.queues.set("mail", concurrency="3")  # E: no number
+    await operator.runs.detail(7)  # E: neither an id nor a key

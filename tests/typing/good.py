@@ -14,9 +14,12 @@ from stepwell import (
     Call,
     Error,
     Explanation,
+    Filter,
     LogLine,
+    Operator,
     Page,
     Progress,
+    QueueInfo,
     Reason,
     Retry,
     Run,
@@ -276,6 +279,29 @@ async def workflows() -> None:
     await run.pause()
     await run.resume()
     await run.cancel(force=True)
+
+
+async def operating(operator: Operator) -> None:
+    assert_type(app.operator, Operator)
+    assert_type(await operator.runs.list(state="failed", tags={"tenant": 1}), Page)
+    assert_type(await operator.runs.find("0190aaaa"), UUID)
+    detail = await operator.runs.detail("order-7")
+    assert_type(detail.why, Explanation)
+    assert_type(detail.attempts, list[Attempt])
+    assert_type(detail.workers, dict[UUID, WorkerInfo])
+    assert_type((await operator.runs.cancel(detail.info.id, force=True)).asked, bool)
+    assert_type((await operator.runs.start("shop.charge", [1], queue="mail")).id, UUID)
+    assert_type(await operator.runs.logs("order-7", 1), list[LogLine])
+    counted = await operator.bulk.count(Filter(queue="mail"), "retry", most=10)
+    assert_type(counted.sample, list[RunInfo])
+    async for progress in operator.bulk.retry(Filter(queue="mail"), upto=counted.upto):
+        assert_type(progress.done, int)
+    assert_type(await operator.queues.set("mail", concurrency=3, rate=None), QueueInfo)
+    assert_type(await operator.workers.list(live=True), list[WorkerInfo])
+    assert_type(await operator.statistics.counts(), dict[State, int])
+    assert_type((await operator.preflight(app.definitions, limit=10)).unknown, dict[str, int])
+    assert_type((await operator.doctor())[0].verdict, Literal["good", "look", "bad"])
+    assert_type((await operator.database()).size, int)
 
 
 @app.on("run.failed", "run.retrying")

@@ -10,23 +10,22 @@ import time
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from typing import Any, TypeVar
 
 import click
 
-from stepwell.cli.connection import database_of, place_of, run_async
-from stepwell.cli.exits import Exit, say
+from stepwell.cli.connection import database_of, run_async
+from stepwell.cli.exits import say
 from stepwell.cli.loading import load_app
 from stepwell.cli.measuring.figures import LIMIT, LINES, Figures
 from stepwell.cli.measuring.rounds import ROUNDS, Plan, Tell, opened
-from stepwell.cli.measuring.schema import own_schema
+from stepwell.cli.measuring.schema import checked_name, own_schema, server_version
 from stepwell.cli.options import as_json as json_option
 from stepwell.cli.options import chosen, may_be_embedded
 from stepwell.cli.printing import echo_json, plain
 from stepwell.config import Settings
-from stepwell.model.errors import InvalidSetting
-from stepwell.store.statements import checked_schema
+from stepwell.operator.doctor import place_of
+from stepwell.operator.errors import Exit
 
 T = TypeVar("T")
 
@@ -37,7 +36,7 @@ WIDTH = 84
 
 
 class Stopped(Exception):
-    """By a signal; everything has been put away."""
+    """The bench was stopped by a signal; everything has been put away."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -82,7 +81,7 @@ def bench(
     the limit: what the database gives to the same statements alone.
     """
     for_work = _settings(app_reference, dsn, home)
-    found = replace(for_work, schema=_checked(schema_name, for_work))
+    found = replace(for_work, schema=checked_name(schema_name, for_work))
     _ask(found, yes=yes)
     try:
         with _progress(Plan(runs, rounds), shown=not as_json) as tell:
@@ -101,12 +100,6 @@ def _settings(reference: str | None, dsn: str | None, home: str | None) -> Setti
     return load_app(reference).settings
 
 
-def _checked(schema: str, for_work: Settings) -> str:
-    if schema in {for_work.schema, "stepwell", "public"}:
-        raise InvalidSetting("schema-name", schema, "it is for work: the schema of a bench is dropped at the end")
-    return checked_schema(schema)
-
-
 def _ask(found: Settings, *, yes: bool) -> None:
     """Nobody should put load on a production database by mistake."""
     if yes or found.dsn is None:
@@ -120,10 +113,10 @@ def _ask(found: Settings, *, yes: bool) -> None:
 async def _measure(found: Settings, wanted: Plan, tell: Tell, *, force: bool) -> Report:
     begin = time.monotonic()
     async with database_of(found) as database:
-        facts = (await database.rows("server_facts", old=timedelta(minutes=5)))[0]
+        version = await server_version(database)
         async with own_schema(database, force=force), opened(database, tell) as measured:
             plan = await measured.measure(wanted, begin)
-        return Report(facts["version"], plan, time.monotonic() - begin, measured.figures)
+        return Report(version, plan, time.monotonic() - begin, measured.figures)
 
 
 async def _stoppable(work: Coroutine[Any, Any, T], schema: str) -> T:

@@ -7,100 +7,72 @@ still thinks about the question is not touched.
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from functools import partial
+from typing import Any
 from uuid import UUID
 
 import click
 
 from stepwell.app import App
 from stepwell.cli.connection import reached, run_async
-from stepwell.cli.exits import Exit, exit_code, say
+from stepwell.cli.exits import exit_code, say
 from stepwell.cli.filters import filter_of, filtered, in_words
 from stepwell.cli.options import as_json as json_option
 from stepwell.cli.options import on_database, open_app
 from stepwell.cli.printing import echo_json, plain
-from stepwell.cli.run_named import run_named
-from stepwell.client.client import Client
-from stepwell.definitions.run import Run
 from stepwell.model.errors import StepwellError
-from stepwell.model.run import Filter
 from stepwell.model.states import FINISHED, LIVE, State
-
-BATCH = 500
-"""Runs of one statement."""
-PAGE = 5_000
-"""Ids that are gathered by one statement."""
-NO_RUN = UUID(int=0)
+from stepwell.operator.bulk import CHUNK, Action, BulkProgress
+from stepwell.operator.errors import Exit
+from stepwell.operator.operator import Operator
 
 yes_option = click.option("--yes", is_flag=True, help="Do not ask before doing it to all that a filter finds.")
 
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """What is done to runs, one by one or many at once."""
+    """An action on runs, one by one or many at once."""
 
-    word: str
+    word: Action
     done: str
-    finished: bool
-    """Whether it is for finished runs, or for live ones."""
-    each: Callable[[Run[Any]], Awaitable[One]]
-    many: Callable[[Client, Sequence[UUID]], Awaitable[Some]]
+    each: Callable[[Operator, str], Awaitable[One]]
+    many: Callable[[Operator, Sequence[UUID]], AsyncIterator[BulkProgress]]
 
 
 @dataclass(frozen=True, slots=True)
 class One:
-    """What came of one run."""
+    """The outcome for one run."""
 
     id: UUID
     asked: bool = False
-    """It was only asked, and has not ended yet."""
+    """The run was only asked, and has not ended yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class Some:
-    """To how many of several it was done, and how many were only asked."""
-
-    done: int = 0
-    asked: int = 0
-
-    def __add__(self, more: Some) -> Some:
-        return Some(self.done + more.done, self.asked + more.asked)
+async def _cancel_one(operator: Operator, run: str, *, force: bool) -> One:
+    cancelled = await operator.runs.cancel(run, force=force)
+    return One(cancelled.id, cancelled.asked)
 
 
-async def _cancel_one(run: Run[Any]) -> One:
-    await run.cancel()
-    return One(run.id, asked=not (await run.info()).state.finished)
+async def _retry_one(operator: Operator, run: str) -> One:
+    return One((await operator.runs.retry(run)).id)
 
 
-async def _end_one(run: Run[Any]) -> One:
-    await run.cancel(force=True)
-    return One(run.id)
-
-
-async def _retry_one(run: Run[Any]) -> One:
-    return One((await run.retry()).id)
-
-
-async def _cancel_many(client: Client, ids: Sequence[UUID]) -> Some:
-    ended, asked = await client.many.cancel(ids)
-    return Some(len(ended), len(asked))
-
-
-async def _end_many(client: Client, ids: Sequence[UUID]) -> Some:
-    ended, _asked = await client.many.cancel(ids, force=True)
-    return Some(len(ended))
-
-
-async def _retry_many(client: Client, ids: Sequence[UUID]) -> Some:
-    return Some(len(await client.many.retry(ids)))
-
-
-CANCEL = Verb("cancel", "cancelled", False, _cancel_one, _cancel_many)
-END = Verb("cancel", "cancelled", False, _end_one, _end_many)
-RETRY = Verb("retry", "started again", True, _retry_one, _retry_many)
+CANCEL = Verb(
+    "cancel",
+    "cancelled",
+    partial(_cancel_one, force=False),
+    lambda operator, ids: operator.bulk.cancel(ids),
+)
+END = Verb(
+    "cancel",
+    "cancelled",
+    partial(_cancel_one, force=True),
+    lambda operator, ids: operator.bulk.cancel(ids, force=True),
+)
+RETRY = Verb("retry", "started again", _retry_one, lambda operator, ids: operator.bulk.retry(ids))
 
 
 @click.command()
@@ -177,7 +149,7 @@ async def _each(app: App, names: Sequence[str], verb: Verb, *, as_json: bool) ->
     async with reached(app):
         for name in names:
             try:
-                told, shown = _came_of(await verb.each(await run_named(app, name)), name, verb)
+                told, shown = _came_of(await verb.each(app.operator, name), name, verb)
             except StepwellError as error:
                 told, shown = {"run": name, "error": str(error)}, str(error)
                 code = code or exit_code(error)
@@ -191,23 +163,23 @@ async def _each(app: App, names: Sequence[str], verb: Verb, *, as_json: bool) ->
 
 
 def _came_of(one: One, name: str, verb: Verb) -> tuple[dict[str, Any], str]:
-    """For machines, and for people."""
+    """Say the outcome for machines, and for people."""
     told = {"run": name, "id": one.id}
     if one.asked:
         return {
             **told,
             "asked": True,
         }, f"{name} was asked to end: it may clean up first, or refuse (--force does not ask)"
-    return told, f"{name} {verb.done} as {one.id}" if verb.finished else f"{name} {verb.done}"
+    return told, f"{name} {verb.done} as {one.id}" if verb.word == "retry" else f"{name} {verb.done}"
 
 
 async def _bulk(app: App, verb: Verb, which: Mapping[str, Any], *, yes: bool, as_json: bool) -> int:
     async with reached(app):
-        client = cast(Client, app.door)  # of which the door shows only what a handle needs
-        ids = await _gather(client, filter_of(which), finished=verb.finished)
+        operator = app.operator
+        ids = await operator.bulk.matching(filter_of(which), verb.word)
         if ids and not yes:
             _ask(f"This will {verb.word} {len(ids):,} runs: {in_words(which)}.")
-        did = await _do(client, verb, ids, shown=not as_json)
+        did = await _do(operator, verb, ids, shown=not as_json)
     if as_json:
         echo_json({"matched": len(ids), "done": did.done, **({"asked": did.asked} if did.asked else {})})
     else:
@@ -217,29 +189,19 @@ async def _bulk(app: App, verb: Verb, which: Mapping[str, Any], *, yes: bool, as
     return Exit.DONE
 
 
-async def _gather(client: Client, which: Filter, *, finished: bool) -> list[UUID]:
-    ids: list[UUID] = []
-    while True:
-        page = await client.many.matching(which, finished=finished, limit=PAGE, after=ids[-1] if ids else NO_RUN)
-        ids += page
-        if len(page) < PAGE:
-            return ids
-
-
 def _ask(what: str) -> None:
     if not sys.stdin.isatty():
         raise click.UsageError(f"{plain(what)} There is no terminal to ask at: add --yes")
     click.confirm(f"{plain(what)} Go on?", abort=True, err=True)
 
 
-async def _do(client: Client, verb: Verb, ids: Sequence[UUID], *, shown: bool) -> Some:
-    did = Some()
+async def _do(operator: Operator, verb: Verb, ids: Sequence[UUID], *, shown: bool) -> BulkProgress:
+    did = BulkProgress()
     try:
         with _progress(len(ids), shown=shown) as advance:
-            for first in range(0, len(ids), BATCH):
-                batch = ids[first : first + BATCH]
-                did += await verb.many(client, batch)
-                advance(len(batch))
+            async for now in verb.many(operator, ids):
+                advance(now.matched - did.matched)
+                did = now
     except StepwellError:
         say(f"{did.done + did.asked:,} of {len(ids):,} were {verb.done} before this:")
         raise
@@ -248,7 +210,7 @@ async def _do(client: Client, verb: Verb, ids: Sequence[UUID], *, shown: bool) -
 
 @contextmanager
 def _progress(total: int, *, shown: bool) -> Iterator[Callable[[int], None]]:
-    if not shown or total <= BATCH or not sys.stderr.isatty():
+    if not shown or total <= CHUNK or not sys.stderr.isatty():
         yield lambda _count: None
         return
     from rich.console import Console

@@ -11,11 +11,12 @@ import click
 
 from stepwell.cli.checking.examine import Finding, Workflow, examine, in_file, of_function
 from stepwell.cli.checking.sources import Sources
-from stepwell.cli.exits import Exit, say
+from stepwell.cli.exits import say
 from stepwell.cli.loading import NoApp, load_app
 from stepwell.cli.options import as_json as json_option
 from stepwell.cli.printing import echo_json, plain
 from stepwell.definitions.workflow import Workflow as Registered
+from stepwell.operator.errors import Exit
 
 _COLOURS = {"wrong": "red", "look": "yellow"}
 

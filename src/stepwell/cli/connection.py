@@ -10,14 +10,14 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import asyncpg
 import click
 
 from stepwell.app import App
 from stepwell.cli.exits import DatabaseAway, say
 from stepwell.config import Settings
-from stepwell.model.dsn import read_dsn
 from stepwell.model.errors import Unavailable, UsageError
+from stepwell.operator.doctor import place_of
+from stepwell.operator.maintenance import Maintenance
 from stepwell.store import embedded
 from stepwell.store.pool import Database
 
@@ -27,7 +27,7 @@ PATIENCE = 30.0
 """Seconds for which a starting worker waits for its database."""
 LONGEST_PAUSE = 5.0
 EMBEDDED = "stepwell.embedded"
-"""Where the context of a command line keeps that an embedded database may be made."""
+"""The place where the context of a command line keeps that an embedded database may be made."""
 
 log = logging.getLogger("stepwell")
 
@@ -40,13 +40,6 @@ def run_async(main: Coroutine[Any, Any, T]) -> T:
     return uvloop.run(main)
 
 
-def place_of(settings: Settings) -> str:
-    """Where the database is, for a message: host, port and name, and never a password."""
-    if settings.dsn is None:
-        return f"{settings.home} (embedded)"
-    return str(read_dsn(settings.dsn))
-
-
 @dataclass(eq=False)
 class NoDatabase(UsageError):
     """There is no database in {home}, and no other is named. Name yours by --dsn or STEPWELL_DSN; or your app, by
@@ -56,15 +49,20 @@ class NoDatabase(UsageError):
     home: str
 
 
+def is_missing(settings: Settings) -> bool:
+    """Tell whether these settings mean an embedded database, and there is none yet."""
+    return settings.dsn is None and not embedded.exists(settings.home)
+
+
 def may_make() -> bool:
-    """Whether `--embedded` was given."""
+    """Tell whether `--embedded` was given."""
     context = click.get_current_context(silent=True)
     return context is not None and bool(context.meta.get(EMBEDDED))
 
 
 def _check_there(settings: Settings) -> None:
     """Make no database by mistake, in the wrong directory; and let nobody wonder where one came from."""
-    if settings.dsn is not None or embedded.exists(settings.home):
+    if not is_missing(settings):
         return
     if not may_make():
         raise NoDatabase(str(settings.home))
@@ -73,14 +71,12 @@ def _check_there(settings: Settings) -> None:
 
 @contextmanager
 def naming(settings: Settings) -> Iterator[None]:
-    """Whatever keeps us from the database is told with the place where it should be."""
+    """Name the place where the database should be, if it cannot be reached."""
     place = place_of(settings)
     try:
         yield
     except Unavailable as error:
-        raise DatabaseAway(place, error.reason) from None
-    except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as error:
-        raise DatabaseAway(place, str(error)) from None
+        raise DatabaseAway(error.reason, place) from None
 
 
 @asynccontextmanager
@@ -121,3 +117,10 @@ async def database_of(settings: Settings) -> AsyncIterator[Database]:
             await database.close()
             if hold is not None:
                 hold.release()
+
+
+@asynccontextmanager
+async def maintained(settings: Settings) -> AsyncIterator[Maintenance]:
+    """The operator's verbs that need no schema of this version."""
+    async with database_of(settings) as database:
+        yield Maintenance(database, settings)

@@ -16,11 +16,12 @@ from types import FrameType
 import click
 
 from stepwell.cli import logs
-from stepwell.cli.exits import Exit, say
+from stepwell.cli.exits import say
 from stepwell.cli.loading import Named, source_of, wanted_app
 from stepwell.cli.options import length
 from stepwell.cli.supervisor import how, start_worker, worker_command
 from stepwell.cli.watching import Saves, forget_compiled, look
+from stepwell.operator.errors import Exit
 
 LOOK = 0.15
 HOLD_UP = 10.0

@@ -1,51 +1,28 @@
-"""How a command ends when it cannot do what was asked: one table from error to exit code."""
+"""The end of a command that cannot do what was asked."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import IntEnum
 
-import asyncpg
 import click
 
 from stepwell.cli.printing import plain
-from stepwell.model.errors import NotFound, StepwellError, Unavailable, UsageError
-
-
-class Exit(IntEnum):
-    DONE = 0
-    FAILED = 1
-    WRONG_USAGE = 2
-    NOT_FOUND = 3
-    NOT_REACHABLE = 4
+from stepwell.model.errors import Unavailable
+from stepwell.operator.errors import Exit, codes_of
 
 
 @dataclass(eq=False)
-class DatabaseAway(StepwellError):
+class DatabaseAway(Unavailable):
     """The database at {place} cannot be reached: {reason}"""
 
     place: str
-    reason: str
-
-
-# The first that fits decides.
-EXITS: tuple[tuple[type[Exception], Exit], ...] = (
-    (NotFound, Exit.NOT_FOUND),
-    (UsageError, Exit.WRONG_USAGE),
-    (DatabaseAway, Exit.NOT_REACHABLE),
-    (Unavailable, Exit.NOT_REACHABLE),
-    (asyncpg.InvalidAuthorizationSpecificationError, Exit.NOT_REACHABLE),
-    (asyncpg.InvalidCatalogNameError, Exit.NOT_REACHABLE),
-    (StepwellError, Exit.FAILED),
-    (TimeoutError, Exit.FAILED),
-    (OSError, Exit.FAILED),
-)
 
 
 def exit_code(error: Exception) -> Exit | None:
     """The exit code of an error we know; None for one that is a mistake of ours."""
-    return next((code for kind, code in EXITS if isinstance(error, kind)), None)
+    codes = codes_of(error)
+    return None if codes is None else codes.exit
 
 
 def told(error: Exception) -> Exit:

@@ -11,7 +11,6 @@ from stepwell.cli.connection import reached, run_async
 from stepwell.cli.options import as_json as json_option
 from stepwell.cli.options import on_database, open_app
 from stepwell.cli.printing import coloured, echo_json, plain
-from stepwell.cli.run_named import run_named
 from stepwell.model.explanation import Explanation
 
 
@@ -40,4 +39,4 @@ def lines_of(told: Explanation) -> list[str]:
 
 async def _ask(app: App, name: str) -> Explanation:
     async with reached(app):
-        return await (await run_named(app, name)).explain()
+        return await app.operator.runs.explain(name)

@@ -1,4 +1,4 @@
-"""Which runs: the filters that lists and bulk commands share."""
+"""The filters that lists and bulk commands share."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def filter_of(which: Mapping[str, Any]) -> Filter:
 
 
 def in_words(which: Mapping[str, Any]) -> str:
-    """What was asked for, to be read before one agrees."""
+    """Say what was asked for, to be read before one agrees."""
     parts = [f"{name} {_word(value)}" for name, value in which.items() if value not in (None, ())]
     return ", ".join(parts) or "every one"
 

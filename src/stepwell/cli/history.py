@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +11,13 @@ import click
 from stepwell.app import App
 from stepwell.cli.connection import reached, run_async
 from stepwell.cli.exits import say
-from stepwell.cli.exported import packed
 from stepwell.cli.options import as_json as json_option
 from stepwell.cli.options import on_database, open_app
 from stepwell.cli.printing import echo_json, json_text, local
-from stepwell.cli.run_named import run_named
 from stepwell.cli.tables import Heads, echo_table
 from stepwell.model.events import HistoryEvent
-from stepwell.model.run import RunInfo
+from stepwell.operator.exported import packed
+from stepwell.operator.runs import RunHistory
 
 HEADS = Heads(("event", "at", "type", "command", "what", "details"), least=("command", "at"))
 
@@ -48,7 +47,8 @@ def history(
 
     RUN is its id, the beginning of its id, or its key. What `workflow.on_rollback` did is marked as rollback.
     """
-    info, events = run_async(_ask(open_app(dsn, schema, home), run))
+    found = run_async(_ask(open_app(dsn, schema, home), run))
+    info, events = found.info, found.events
     if export is not None:
         export.write_bytes(packed(info, events))
         say(f"{len(events):,} events of {info.name} {info.id} are in {export}")
@@ -61,30 +61,16 @@ def history(
     if as_json:
         echo_json([plainly(each) for each in shown])
     else:
-        rollbacks = rollbacks_of(events)
-        echo_table(HEADS, [row_of(each, rollbacks) for each in shown])
+        echo_table(HEADS, [row_of(each, found.rollbacks) for each in shown])
 
 
-async def _ask(app: App, name: str) -> tuple[RunInfo, list[HistoryEvent]]:
+async def _ask(app: App, name: str) -> RunHistory:
     async with reached(app):
-        run = await run_named(app, name)
-        return await run.info(), await run.history()
+        return await app.operator.runs.history(name)
 
 
 def plainly(event: HistoryEvent) -> dict[str, Any]:
     return {"idx": event.idx, "type": event.type, "at": event.at, "data": event.data}
-
-
-def rollbacks_of(events: Sequence[HistoryEvent]) -> frozenset[int]:
-    """The events of compensations: what they asked for, and how it ended."""
-    commands: set[Any] = set()
-    found: set[int] = set()
-    for event in events:
-        if event.data.get("rollback"):
-            commands.add(event.data["command"])
-        if event.data.get("command") in commands:
-            found.add(event.idx)
-    return frozenset(found)
 
 
 def row_of(event: HistoryEvent, rollbacks: Collection[int] = ()) -> tuple[str, ...]:

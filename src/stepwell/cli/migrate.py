@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import click
 
-from stepwell.cli.connection import database_of, run_async
+from stepwell.cli.connection import is_missing, maintained, run_async
 from stepwell.cli.exits import DatabaseAway, say
 from stepwell.cli.options import as_json as json_option
 from stepwell.cli.options import chosen, on_database
 from stepwell.cli.printing import echo_json
 from stepwell.config import Settings
-from stepwell.store import embedded
-from stepwell.store import migrate as migrations
+from stepwell.operator.maintenance import latest_version, script
 
 
 @click.command()
@@ -30,33 +29,32 @@ def migrate(
     if everything:
         raise click.UsageError("--all goes with --print")
     applied = run_async(_apply(found))
-    latest = migrations.latest(found.schema)
+    latest = latest_version(found.schema)
     if as_json:
-        names = [f"{each.version:04}_{each.name}" for each in applied]
-        echo_json({"schema": found.schema, "version": latest, "applied": names})
+        echo_json({"schema": found.schema, "version": latest, "applied": applied})
         return
     for each in applied:
-        click.echo(f"applied {each.version:04} {each.name}")
+        click.echo(f"applied {each.replace('_', ' ', 1)}")
     if not applied:
         click.echo(f"already current (version {latest})")
 
 
-async def _apply(found: Settings) -> list[migrations.Migration]:
-    async with database_of(found) as database:
-        return await migrations.migrate(database)
+async def _apply(found: Settings) -> list[str]:
+    async with maintained(found) as maintenance:
+        return await maintenance.migrate()
 
 
 def _script(found: Settings, *, everything: bool) -> str:
     """The SQL that is missing; nothing but SQL may reach stdout, which goes to psql."""
     current = 0 if everything else _version(found)
-    if current == migrations.latest(found.schema):
+    if current == latest_version(found.schema):
         say(f"already current (version {current})")
         return ""
-    return migrations.script(found.schema, after=current)
+    return script(found.schema, after=current)
 
 
 def _version(found: Settings) -> int:
-    if found.dsn is None and not embedded.exists(found.home):
+    if is_missing(found):
         say(f"no database in {found.home} yet: printing all of it")
         return 0
     try:
@@ -67,5 +65,5 @@ def _version(found: Settings) -> int:
 
 
 async def _ask_version(found: Settings) -> int:
-    async with database_of(found) as database:
-        return await migrations.version(database)
+    async with maintained(found) as maintenance:
+        return (await maintenance.schema()).version

@@ -4,48 +4,25 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any, cast
-from uuid import UUID
+from typing import Any
 
 import click
-import msgspec
 
 from stepwell.app import App
 from stepwell.cli.connection import reached, run_async
-from stepwell.cli.exits import Exit, say
-from stepwell.cli.exported import History
+from stepwell.cli.exits import say
 from stepwell.cli.loading import wanted_app
 from stepwell.cli.options import as_json as json_option
 from stepwell.cli.options import on_database
 from stepwell.cli.printing import echo_json, plain
 from stepwell.cli.replay import database_of_app, mismatch
 from stepwell.cli.tables import Heads, echo_table
-from stepwell.cli.telling import tell
-from stepwell.client.client import Client
-from stepwell.definitions.workflow import Workflow
-from stepwell.model.errors import Nondeterminism
-from stepwell.model.turn import OpenRun
-from stepwell.replay.code import About
+from stepwell.operator.errors import Exit
+from stepwell.operator.preflight import Hear, Preflight
 
 HEADS = Heads(("run", "name", "event", "recorded", "new", "line"), least=("event",))
-PAGE = 200
-NO_RUN = UUID(int=0)
-
-
-@dataclass(slots=True)
-class Found:
-    """What came of it."""
-
-    checked: int = 0
-    broken: list[tuple[OpenRun, Nondeterminism]] = field(default_factory=list)
-    unknown: Counter[str] = field(default_factory=Counter)
-    """Runs of workflows that this app does not have, by name."""
-    pinned: Counter[str] = field(default_factory=Counter)
-    """Runs that are pinned to another version, and are none of this code's business."""
 
 
 @click.command()
@@ -77,63 +54,24 @@ def preflight(
     return Exit.FAILED if found.broken else Exit.DONE
 
 
-async def _look(database: App, app: App, limit: int | None, *, shown: bool) -> Found:
-    found = Found()
+async def _look(database: App, app: App, limit: int | None, *, shown: bool) -> Preflight:
     async with reached(database):
-        client = cast(Client, database.door)  # of which the door shows only what a handle needs
-        total = await client.outside.count_open()
-        with _progress(total if limit is None else min(limit, total), shown=shown) as advance:
-            async for run in _open_runs(client, limit):
-                await _check(client, app, run, found)
-                advance()
-    return found
+        with _progress(shown=shown) as hear:
+            return await database.operator.preflight(app.definitions, limit=limit, hear=hear)
 
 
-async def _open_runs(client: Client, limit: int | None) -> AsyncIterator[OpenRun]:
-    after, left = NO_RUN, limit
-    while left is None or left > 0:
-        size = PAGE if left is None else min(PAGE, left)
-        page = await client.outside.open_runs(after=after, limit=size)
-        for run in page:
-            yield run
-        if len(page) < size:
-            return
-        after, left = page[-1].id, None if left is None else left - len(page)
-
-
-async def _check(client: Client, app: App, run: OpenRun, found: Found) -> None:
-    workflow = app.definitions.get(run.name)
-    if not isinstance(workflow, Workflow):
-        found.unknown[run.name] += 1
-        return
-    if run.pin is not None and run.pin != workflow.version:
-        found.pinned[run.name] += 1
-        return
-    tags = MappingProxyType({} if run.tags is None else msgspec.json.decode(run.tags))
-    about = About(run.id, run.name, run.key, run.queue, run.parent_id, run.root_id, tags)
-    events = await client.outside.events(run.id, after=run.history_from - 1)
-    found.checked += 1
-    try:
-        tell(History(about, run.input, events), workflow).evict()
-    except Nondeterminism as error:
-        found.broken.append((run, error))
-
-
-def _plainly(found: Found) -> dict[str, Any]:
+def _plainly(found: Preflight) -> dict[str, Any]:
     return {
         "checked": found.checked,
-        "broken": [{"id": run.id, "name": run.name, **mismatch(error)} for run, error in found.broken],
-        "unknown": dict(found.unknown),
-        "pinned": dict(found.pinned),
+        "broken": [{"id": run.id, "name": run.name, **mismatch(run)} for run in found.broken],
+        "unknown": found.unknown,
+        "pinned": found.pinned,
     }
 
 
-def _show(found: Found) -> None:
+def _show(found: Preflight) -> None:
     if found.broken:
-        rows = [
-            (str(run.id), run.name, str(error.idx), error.recorded, error.new, error.line)
-            for run, error in found.broken
-        ]
+        rows = [(str(run.id), run.name, str(run.idx), run.recorded, run.new, run.line) for run in found.broken]
         echo_table(HEADS, rows)
         _show_places(found)
     for name, count in sorted(found.unknown.items()):
@@ -144,11 +82,11 @@ def _show(found: Found) -> None:
     click.echo(plain(text))
 
 
-def _show_places(found: Found) -> None:
+def _show_places(found: Preflight) -> None:
     """Every place where code and histories differ, in full: a table may have had to cut it."""
     places: Counter[tuple[str, str, str, str]] = Counter()
-    for run, error in found.broken:
-        places[run.name, error.recorded, error.new, error.line] += 1
+    for run in found.broken:
+        places[run.name, run.recorded, run.new, run.line] += 1
     for (name, recorded, new, line), count in places.most_common():
         runs = "1 run" if count == 1 else f"{count:,} runs"
         text = f"{runs} of {name}: where the history has {recorded}, the code does {new}\n  {line}"
@@ -156,13 +94,23 @@ def _show_places(found: Found) -> None:
 
 
 @contextmanager
-def _progress(total: int, *, shown: bool) -> Iterator[Callable[[], None]]:
-    if not shown or not total or not sys.stderr.isatty():
-        yield lambda: None
+def _progress(*, shown: bool) -> Iterator[Hear | None]:
+    """A bar on stderr, where there is someone to see it, as soon as there is something to look at."""
+    if not shown or not sys.stderr.isatty():
+        yield None
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-    with Progress(BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=Console(stderr=True)) as progress:
-        task = progress.add_task("", total=total)
-        yield lambda: progress.advance(task, 1)
+    progress = Progress(BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=Console(stderr=True))
+    task = progress.add_task("")
+
+    def hear(looked: int, total: int) -> None:
+        progress.update(task, completed=looked, total=total)
+        if total and not progress.live.is_started:
+            progress.start()
+
+    try:
+        yield hear
+    finally:
+        progress.stop()

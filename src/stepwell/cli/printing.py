@@ -1,4 +1,4 @@
-"""What a command prints. Text from users may hold anything: what could move the cursor is shown, not done."""
+"""Printing for commands. Text from users may hold anything: what could move the cursor is shown, not done."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from stepwell.model.run import Attempt, RunInfo
 # Cc: control characters. Cf: invisible ones, among them those that turn the direction of writing.
 # Cs: halves of surrogate pairs, which cannot be encoded. Zl, Zp: line ends of another alphabet.
 _UNSHOWN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-_AGES = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 COLOURS = {
     "running": "cyan",
     "completed": "green",
@@ -73,14 +72,6 @@ def error_in_words(type: str, message: str) -> str:
 def nth_try(kind: str, number: int) -> str:
     """Which attempt it is; a workflow's are its turns, and say nothing of failures."""
     return f"turn {number}" if kind == "workflow" else str(number)
-
-
-def age(seconds: float) -> str:
-    """A length of time, roughly: 12s, 5m, 3h, 2d."""
-    for size, unit in _AGES:
-        if abs(seconds) >= size:
-            return f"{seconds / size:.0f}{unit}"
-    return "0s"
 
 
 def size(count: int) -> str:

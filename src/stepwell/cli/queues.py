@@ -14,11 +14,12 @@ from stepwell.app import App
 from stepwell.cli.connection import reached, run_async
 from stepwell.cli.options import as_json as json_option
 from stepwell.cli.options import on_database, open_app
-from stepwell.cli.printing import age, echo_json, local, plain
+from stepwell.cli.printing import echo_json, local, plain
 from stepwell.cli.tables import Heads, echo_table
-from stepwell.definitions.queue import Queue
 from stepwell.model.queue import COUNTED, QueueInfo
 from stepwell.model.rate import Rate
+from stepwell.model.wording import age
+from stepwell.operator.queues import QueueVerbs
 
 HEADS = Heads(
     ("queue", "pending", "running", "waits", "concurrency", "rate", "per key", "workers", "paused"),
@@ -40,7 +41,7 @@ def queues(*, as_json: bool, dsn: str | None, schema: str | None, home: str | No
 
 async def _all(app: App) -> list[QueueInfo]:
     async with reached(app):
-        return await app.queues()
+        return await app.operator.queues.list()
 
 
 def plainly(info: QueueInfo) -> dict[str, Any]:
@@ -86,7 +87,7 @@ def queue() -> None:
 @on_database
 def pause(name: str, *, as_json: bool, dsn: str | None, schema: str | None, home: str | None) -> None:
     """Claim nothing more from the queue NAME. What is running goes on."""
-    info = run_async(_change(open_app(dsn, schema, home), name, lambda queue: queue.pause(by=whoami())))
+    info = run_async(_change(open_app(dsn, schema, home), lambda queues: queues.pause(name, by=whoami())))
     since = "" if info.paused_at is None else f" since {local(info.paused_at)} by {info.paused_by}"
     echo_json(plainly(info)) if as_json else click.echo(plain(f"{name} is paused{since}"))
 
@@ -97,7 +98,7 @@ def pause(name: str, *, as_json: bool, dsn: str | None, schema: str | None, home
 @on_database
 def resume(name: str, *, as_json: bool, dsn: str | None, schema: str | None, home: str | None) -> None:
     """Claim from the queue NAME again."""
-    info = run_async(_change(open_app(dsn, schema, home), name, lambda queue: queue.resume()))
+    info = run_async(_change(open_app(dsn, schema, home), lambda queues: queues.resume(name)))
     echo_json(plainly(info)) if as_json else click.echo(plain(f"{name} is claimed from"))
 
 
@@ -133,22 +134,20 @@ def set_limits(
     }
     if not given:
         raise click.UsageError("set what? --concurrency, --rate or --per-key")
-    info = run_async(_change(open_app(dsn, schema, home), name, lambda queue: queue.set(**given)))
+    info = run_async(_change(open_app(dsn, schema, home), lambda queues: queues.set(name, **given)))
     if as_json:
         echo_json(plainly(info))
     else:
         echo_table(HEADS, [row_of(info)])
 
 
-async def _change(app: App, name: str, change: Callable[[Queue], Awaitable[object]]) -> QueueInfo:
+async def _change(app: App, change: Callable[[QueueVerbs], Awaitable[QueueInfo]]) -> QueueInfo:
     async with reached(app):
-        queue = app.queue(name)
-        await change(queue)
-        return await queue.info()
+        return await change(app.operator.queues)
 
 
 def whoami() -> str:
-    """Who does this, for those who wonder later."""
+    """Name the user who does this, for anybody who wonders later."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a user without a name, as in many containers

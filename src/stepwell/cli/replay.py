@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +11,21 @@ import click
 
 from stepwell.app import App
 from stepwell.cli.connection import reached, run_async
-from stepwell.cli.exits import Exit, say
-from stepwell.cli.exported import History, history_of, read
+from stepwell.cli.debugging import debug
+from stepwell.cli.exits import say
 from stepwell.cli.loading import wanted_app
 from stepwell.cli.options import as_json as json_option
 from stepwell.cli.options import on_database, open_app
 from stepwell.cli.printing import echo_json, plain
-from stepwell.cli.run_named import run_named
-from stepwell.cli.telling import Told, debug, tell
 from stepwell.definitions.workflow import Workflow
 from stepwell.model.commands import described
 from stepwell.model.errors import Nondeterminism, UnknownName, WrongUse
 from stepwell.model.events import COMMANDS, Event
+from stepwell.operator.errors import Exit
+from stepwell.operator.exported import History, history_of, read
+from stepwell.operator.preflight import Unfit
+from stepwell.operator.telling import Told, tell
+from stepwell.worker.turns.turns import RunCode
 
 
 @click.command()
@@ -75,11 +79,11 @@ def workflow_of(app: App, name: str) -> Workflow[..., Any]:
 
 async def _fetch(app: App, name: str) -> History:
     async with reached(app):
-        run = await run_named(app, name)
-        info = await run.info()
+        found = await app.operator.runs.history(name)
+        info = found.info
         if info.kind != "workflow":
             raise WrongUse(f"{info.name} {info.id} is a {info.kind}: only a workflow has a history")
-        return history_of(info, await run.history())
+        return history_of(info, found.events)
 
 
 def _tell(history: History, workflow: Workflow[..., Any], *, until: int | None, as_json: bool) -> int:
@@ -93,7 +97,7 @@ def _tell(history: History, workflow: Workflow[..., Any], *, until: int | None, 
             click.echo(plain(f"{event.idx:>6}  {'  ' if event.type in COMMANDS else ''}{what}{line and f'  ({line})'}"))
 
     try:
-        replay = tell(history, workflow, hear, until=until)
+        replay = tell(history, partial(RunCode, workflow), hear, until=until)
     except Nondeterminism as error:
         if as_json:
             echo_json({"events": told, "fits": False, "mismatch": mismatch(error)})
@@ -110,12 +114,12 @@ def _tell(history: History, workflow: Workflow[..., Any], *, until: int | None, 
     return Exit.DONE
 
 
-def mismatch(error: Nondeterminism) -> dict[str, Any]:
+def mismatch(error: Nondeterminism | Unfit) -> dict[str, Any]:
     return {"idx": error.idx, "recorded": error.recorded, "new": error.new, "line": error.line}
 
 
 def _rest(replay: Told) -> str:
-    """Where the code stands after the last event."""
+    """Say where the code stands after the last event."""
     if replay.ended is not None:
         return f"it has ended: {replay.ended.type}"
     waits = replay.waits_for()

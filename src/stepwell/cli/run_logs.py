@@ -13,7 +13,6 @@ from stepwell.cli.connection import reached
 from stepwell.cli.options import as_json as json_option
 from stepwell.cli.options import on_database, open_app
 from stepwell.cli.printing import echo_json, local, plain
-from stepwell.cli.run_named import run_named
 from stepwell.cli.screen import until_interrupted
 from stepwell.model.notes import LogLine
 
@@ -74,11 +73,11 @@ class Lines:
 
 async def _print(app: App, name: str, attempt: int | None, lines: Lines, *, follow: bool) -> None:
     async with reached(app):
-        run = await run_named(app, name)
-        info = await run.info()
-        lines.print(await run.logs(attempt))
+        runs = app.operator.runs
+        info = await runs.info(name)
+        lines.print(await runs.logs(info.id, attempt))
         while follow and not info.state.finished:
             await asyncio.sleep(LOOK)
             # The state first: what was written before the end is there once the end is.
-            info = await run.info()
-            lines.print(await run.logs(attempt))
+            info = await runs.info(info.id)
+            lines.print(await runs.logs(info.id, attempt))

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import click
 
 from stepwell.app import App
 from stepwell.cli.connection import reached, run_async
-from stepwell.cli.exits import Exit, say
+from stepwell.cli.exits import say
 from stepwell.cli.filters import filtered
 from stepwell.cli.options import as_json as json_option
 from stepwell.cli.options import on_database, open_app
 from stepwell.cli.printing import echo_json, error_in_words, facts, local, nth_try
-from stepwell.cli.run_named import run_named
 from stepwell.cli.screen import EVERY, follow, follow_as_json, until_interrupted
 from stepwell.cli.tables import Heads, drawn, echo_table
-from stepwell.client.client import Client
 from stepwell.model.ids import made_at
 from stepwell.model.run import Error, Page, RunInfo, Waits
 from stepwell.model.states import State
 from stepwell.model.wording import among
+from stepwell.operator.errors import Exit
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -109,12 +108,13 @@ async def _watch(app: App, which: dict[str, Any], *, as_json: bool) -> None:
 
 async def _list(app: App, which: dict[str, Any], *, within: float) -> Listed:
     states: Sequence[str] = [State.WAITING] if which["waiting"] else which["state"]
-    after = None if which["after"] is None else (await (await run_named(app, which["after"])).info()).id
+    verbs = app.operator.runs
+    after = None if which["after"] is None else (await verbs.info(which["after"])).id
     rest = {name: value for name, value in which.items() if name not in ("state", "after", "waiting")}
-    page = await app.runs(state=list(states) or None, after=after, within=within, **rest)
+    page = await verbs.list(state=list(states) or None, after=after, within=within, **rest)
     if not which["waiting"] and not which["blocked"]:
         return Listed(page)
-    return Listed(page, await cast(Client, app.door).waits([info.id for info in page.items]))
+    return Listed(page, await verbs.waits([info.id for info in page.items]))
 
 
 def _plain(listed: Listed) -> dict[str, Any]:

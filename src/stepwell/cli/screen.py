@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from stepwell.cli.connection import run_async
-from stepwell.cli.exits import Exit
 from stepwell.cli.printing import echo_json, plain
 from stepwell.model.errors import Unavailable
+from stepwell.operator.errors import Exit
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

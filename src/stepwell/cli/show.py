@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
-from uuid import UUID
 
 import click
 
@@ -15,12 +14,12 @@ from stepwell.cli.explain import lines_of
 from stepwell.cli.options import as_json as json_option
 from stepwell.cli.options import on_database, open_app
 from stepwell.cli.printing import coloured, echo_json, facts, json_text, local, plain, size
-from stepwell.cli.run_named import run_named
-from stepwell.cli.workflow_parts import Parts, lines_of_parts, parts_of, plain_parts
+from stepwell.cli.workflow_parts import lines_of_parts, plain_parts
 from stepwell.model.explanation import Explanation
-from stepwell.model.notes import Progress, Usage
+from stepwell.model.notes import Usage
 from stepwell.model.run import Attempt, Error, RunInfo
 from stepwell.model.worker import WorkerInfo
+from stepwell.operator.runs import RunDetail
 
 
 @click.command()
@@ -43,35 +42,19 @@ def show(run: str, *, as_json: bool, dsn: str | None, schema: str | None, home: 
     for step in shown.progress:
         total = "" if step.total is None else f" of {step.total:g}"
         click.echo(plain(f"progress  {step.step} {step.done:g}{total}, {local(step.at)}"))
-    for line in () if shown.parts is None else lines_of_parts(shown.parts):
+    for line in () if shown.workflow is None else lines_of_parts(shown.workflow):
         click.echo(plain(line))
     for attempt in shown.attempts:
         word = "turn" if shown.info.kind == "workflow" else "attempt"
         _show_attempt(word, attempt, shown.workers.get(attempt.worker))
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
-    info: RunInfo
-    why: Explanation
-    progress: list[Progress]
-    attempts: list[Attempt]
-    workers: dict[UUID, WorkerInfo]
-    parts: Parts | None = None
-    """Of a workflow."""
-
-
-async def _ask(app: App, name: str) -> Shown:
+async def _ask(app: App, name: str) -> RunDetail:
     async with reached(app):
-        run = await run_named(app, name)
-        info, why, progress = await run.info(), await run.explain(), await run.progress()
-        attempts = await run.attempts()
-        seen = await app.workers(list({attempt.worker for attempt in attempts})) if attempts else []
-        parts = await parts_of(run) if info.kind == "workflow" else None
-        return Shown(info, why, progress, attempts, {worker.id: worker for worker in seen}, parts)
+        return await app.operator.runs.detail(name)
 
 
-def _plainly(shown: Shown) -> dict[str, Any]:
+def _plainly(shown: RunDetail) -> dict[str, Any]:
     attempts = []
     for attempt in shown.attempts:
         worker = shown.workers.get(attempt.worker)
@@ -84,12 +67,12 @@ def _plainly(shown: Shown) -> dict[str, Any]:
         "causes": [asdict(cause) for cause in shown.why.causes],
         "progress": shown.progress,
         "attempts": attempts,
-        **({} if shown.parts is None else plain_parts(shown.parts)),
+        **({} if shown.workflow is None else plain_parts(shown.workflow)),
     }
 
 
 def _fields(info: RunInfo, why: Explanation) -> Iterator[tuple[str, str]]:
-    """What there is to say, in the order in which one asks."""
+    """Everything there is to say, in the order in which one asks."""
     yield "run", str(info.id)
     yield "name", info.name
     yield "state", info.state

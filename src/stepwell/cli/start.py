@@ -16,7 +16,7 @@ from stepwell.cli.options import as_json as json_option
 from stepwell.cli.options import length, on_database, open_app
 from stepwell.cli.printing import echo_json, facts, json_text
 from stepwell.config import Settings
-from stepwell.definitions.run import Run
+from stepwell.operator.errors import WrongInput
 
 Input = tuple[list[Any], dict[str, Any]]
 
@@ -101,17 +101,15 @@ def _app_that_knows(name: str, found: Settings) -> App | None:
 
 
 async def _start(app: App, name: str, input: Input, options: dict[str, Any], *, wait: bool, as_json: bool) -> None:
-    args, kwargs = input
     async with reached(app):
-        definition: Any = app.definitions.get(name) or app.definition(name)
+        runs = app.operator.runs
         try:
-            definition._encode(tuple(args), kwargs)
-        except TypeError as error:  # as a call would: one too few, too many, or of another name
-            raise click.UsageError(f"{error}. Each --input is one argument; or name=JSON") from None
-        run: Run[Any] = await definition.options(**options).start(*args, **kwargs)
+            started = await runs.start(name, *input, **options)
+        except WrongInput as error:
+            raise click.UsageError(f"{error.reason}. Each --input is one argument; or name=JSON") from None
         if not wait:
-            echo_json({"id": run.id, "key": run.key}) if as_json else click.echo(run.id)
+            echo_json({"id": started.id, "key": started.key}) if as_json else click.echo(started.id)
             return
-        click.echo(run.id, err=True)
-        result = await run.result()
-        click.echo(json_text(facts(await run.info()) if as_json else result))
+        click.echo(started.id, err=True)
+        result = await runs.result(started.id)
+        click.echo(json_text(facts(await runs.info(started.id)) if as_json else result))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from typing import Any, TypeVar
+from uuid import UUID
 
 import click
 import msgspec
@@ -17,15 +18,10 @@ from stepwell.cli.options import length, on_database, open_app
 from stepwell.cli.printing import echo_json, json_text, plain
 from stepwell.cli.queues import whoami
 from stepwell.cli.replay import database_of_app
-from stepwell.cli.run_named import run_named
 from stepwell.cli.start import Input, input_of
-from stepwell.client.client import Client
-from stepwell.definitions.run import Run
-from stepwell.definitions.workflow import Workflow
-from stepwell.model.run import Waits
-from stepwell.model.wording import near
+from stepwell.operator.runs import RunVerbs
 
-Ask = Callable[[Run[Any]], Awaitable[Any]]
+T = TypeVar("T")
 
 
 def value_of(_ctx: click.Context, _param: click.Parameter, text: str) -> Any:
@@ -60,26 +56,11 @@ def signal(
     code = None if app_reference is None else load_app(app_reference)
     app = open_app(dsn, schema, home) if code is None else database_of_app(code, dsn, schema, home)
 
-    async def send(run: Run[Any]) -> str | None:
-        doubt = await _doubt(app, run, name, code)
-        await run.signal(name, value)
-        return doubt
-
-    asked, doubt = run_async(_ask(app, run, send))
-    if doubt is not None:
-        say(f"warning: {doubt} It was sent all the same.")
-    _say(asked, f"signal {name} sent", {"signal": name}, as_json=as_json)
-
-
-async def _doubt(app: App, run: Run[Any], name: str, code: App | None) -> str | None:
-    """Why nobody may wait for a signal of this name: by the code, where it is given, or by what the run waits for."""
-    info = await run.info()
-    known = None if code is None else code.definitions.get(info.name)
-    if isinstance(known, Workflow) and known.mentions is not None:
-        return known.mentions.doubt(info.name, name)
-    waits = (await cast(Client, app.door).waits([info.id])).get(info.id, Waits())
-    meant = None if name in waits.signals else near(name, waits.signals)
-    return None if meant is None else f"{info.name} waits for the signal {meant!r}, and not for {name!r}: a typo?"
+    known = None if code is None else code.definitions
+    sent = run_async(_ask(app, lambda runs: runs.signal(run, name, value, code=known)))
+    if sent.doubt is not None:
+        say(f"warning: {sent.doubt} It was sent all the same.")
+    _say(sent.id, f"signal {name} sent", {"signal": name}, as_json=as_json)
 
 
 @click.command()
@@ -104,9 +85,8 @@ def update(
 ) -> None:
     """Ask the update NAME of a workflow, and print its answer. Each JSON is an argument; or name=JSON."""
     args, kwargs = input
-    _, answer = run_async(
-        _ask(open_app(dsn, schema, home), run, lambda run: run.update(name, *args, timeout=timeout, **kwargs))
-    )
+    app = open_app(dsn, schema, home)
+    answer = run_async(_ask(app, lambda runs: runs.update(run, name, *args, timeout=timeout, **kwargs)))
     click.echo(json_text({"update": name, "answer": answer} if as_json else answer))
 
 
@@ -116,8 +96,8 @@ def update(
 @on_database
 def pause(run: str, *, as_json: bool, dsn: str | None, schema: str | None, home: str | None) -> None:
     """Let a run rest where it is, until it is resumed. A workflow that is in a turn rests after it."""
-    asked = run_async(_ask(open_app(dsn, schema, home), run, lambda run: run.pause(by=whoami())))
-    _say(asked[0], "paused", {}, as_json=as_json)
+    paused = run_async(_ask(open_app(dsn, schema, home), lambda runs: runs.pause(run, by=whoami())))
+    _say(paused, "paused", {}, as_json=as_json)
 
 
 @click.command()
@@ -126,8 +106,8 @@ def pause(run: str, *, as_json: bool, dsn: str | None, schema: str | None, home:
 @on_database
 def resume(run: str, *, as_json: bool, dsn: str | None, schema: str | None, home: str | None) -> None:
     """Let a paused run go on."""
-    asked = run_async(_ask(open_app(dsn, schema, home), run, lambda run: run.resume()))
-    _say(asked[0], "resumed", {}, as_json=as_json)
+    resumed = run_async(_ask(open_app(dsn, schema, home), lambda runs: runs.resume(run)))
+    _say(resumed, "resumed", {}, as_json=as_json)
 
 
 @click.command()
@@ -141,19 +121,17 @@ def fork(run: str, *, at: int, as_json: bool, dsn: str | None, schema: str | Non
     In the middle of what its code did upon one event, it is before that event. Tasks and children that were
     under way there are started anew, timers have what was left of them.
     """
-    origin, new = run_async(_ask(open_app(dsn, schema, home), run, lambda run: run.fork(at)))
-    _say(origin, f"forked at event {at} as {new.id}", {"fork": new.id, "at": at}, as_json=as_json)
+    new = run_async(_ask(open_app(dsn, schema, home), lambda runs: runs.fork(run, at)))
+    _say(new.origin, f"forked at event {at} as {new.id}", {"fork": new.id, "at": at}, as_json=as_json)
 
 
-async def _ask(app: App, name: str, ask: Ask) -> tuple[Run[Any], Any]:
+async def _ask(app: App, ask: Callable[[RunVerbs], Awaitable[T]]) -> T:
     async with reached(app):
-        run = await run_named(app, name)
-        answer = await ask(run)
-        return run, answer
+        return await ask(app.operator.runs)
 
 
-def _say(run: Run[Any], done: str, told: dict[str, Any], *, as_json: bool) -> None:
+def _say(run: UUID, done: str, told: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
-        echo_json({"id": run.id, **told})
+        echo_json({"id": run, **told})
     else:
-        click.echo(plain(f"{run.id} {done}"))
+        click.echo(plain(f"{run} {done}"))

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from types import FrameType
 
-from stepwell.cli.exits import Exit
 from stepwell.cli.loading import Named
+from stepwell.operator.errors import Exit
 
 log = logging.getLogger("stepwell.supervisor")
 

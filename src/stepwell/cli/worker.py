@@ -17,12 +17,13 @@ from stepwell.app import App
 from stepwell.cli import logs
 from stepwell.cli.connection import PATIENCE, may_make, reached, run_async
 from stepwell.cli.ending import Ending
-from stepwell.cli.exits import Exit, exit_code
+from stepwell.cli.exits import exit_code
 from stepwell.cli.loading import Named, wanted_app
 from stepwell.cli.options import length, may_be_embedded, names
 from stepwell.cli.supervisor import Supervisor, worker_command
 from stepwell.concurrency.background import in_background
 from stepwell.concurrency.collector import collect_seldom
+from stepwell.operator.errors import Exit
 from stepwell.worker.worker import Worker
 
 log = logging.getLogger("stepwell.worker")

@@ -11,8 +11,9 @@ from stepwell.app import App
 from stepwell.cli.connection import reached, run_async
 from stepwell.cli.options import as_json as json_option
 from stepwell.cli.options import on_database, open_app
-from stepwell.cli.printing import age, echo_json, size
+from stepwell.cli.printing import echo_json, size
 from stepwell.cli.tables import Heads, echo_table
+from stepwell.model.wording import age
 from stepwell.model.worker import WorkerInfo
 
 HEADS = Heads(
@@ -27,17 +28,16 @@ HEADS = Heads(
 @on_database
 def workers(*, live: bool, as_json: bool, dsn: str | None, schema: str | None, home: str | None) -> None:
     """List workers: live ones first, then those that left or were lost in the last day."""
-    found = run_async(_all(open_app(dsn, schema, home)))
-    shown = [each for each in found if each.state == "live" or not live]
+    shown = run_async(_all(open_app(dsn, schema, home), live=live))
     if as_json:
         echo_json([plainly(each) for each in shown])
     else:
         echo_table(HEADS, [row_of(each) for each in shown])
 
 
-async def _all(app: App) -> list[WorkerInfo]:
+async def _all(app: App, *, live: bool) -> list[WorkerInfo]:
     async with reached(app):
-        return await app.workers()
+        return await app.operator.workers.list(live=live)
 
 
 def plainly(info: WorkerInfo) -> dict[str, Any]:

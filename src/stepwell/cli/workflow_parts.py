@@ -1,53 +1,27 @@
-"""What `stepwell show` says of a workflow, beside what it says of any run."""
+"""The part of `stepwell show` that only a workflow has."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
-from stepwell.cli.history import plainly, rollbacks_of, row_of
+from stepwell.cli.history import plainly, row_of
 from stepwell.cli.printing import json_text, local
-from stepwell.definitions.run import Run
-from stepwell.model.events import HistoryEvent
-from stepwell.model.run import RunInfo
-
-TAIL = 10
-"""Events that are shown, the last ones."""
-CHILDREN = 20
-"""Children that are shown, the last ones."""
+from stepwell.operator.runs import WorkflowDetail
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    state: Any
-    """What it last published."""
-    events: int
-    tail: list[HistoryEvent]
-    rollbacks: frozenset[int]
-    """The events of compensations."""
-    started: int
-    children: list[RunInfo]
-
-
-async def parts_of(run: Run[Any]) -> Parts:
-    events, children = await run.history(), await run.children()
-    shown = [await child.info() for child in children[-CHILDREN:]]
-    return Parts(await run.state(), len(events), events[-TAIL:], rollbacks_of(events), len(children), shown)
-
-
-def plain_parts(parts: Parts) -> dict[str, Any]:
+def plain_parts(parts: WorkflowDetail) -> dict[str, Any]:
     return {
-        "published": parts.state,
+        "published": parts.published,
         "events": parts.events,
         "history": [plainly(each) for each in parts.tail],
         "children": [{"id": each.id, "name": each.name, "state": each.state} for each in parts.children],
     }
 
 
-def lines_of_parts(parts: Parts) -> Iterator[str]:
-    if parts.state is not None:
-        yield f"published {json_text(parts.state)}"
+def lines_of_parts(parts: WorkflowDetail) -> Iterator[str]:
+    if parts.published is not None:
+        yield f"published {json_text(parts.published)}"
     if parts.children:
         more = f", the last {len(parts.children)} of {parts.started:,}" if parts.started > len(parts.children) else ""
         yield ""

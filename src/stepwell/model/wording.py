@@ -8,6 +8,7 @@ from difflib import get_close_matches
 
 SHOWN = 5
 """The number of items that a rendered list names; the facts contain more."""
+_AGES = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
@@ -29,6 +30,14 @@ def length(time: timedelta) -> str:
         if len(parts) == 2:
             break
     return " ".join(part for part in parts if not part.startswith("0 "))
+
+
+def age(seconds: float) -> str:
+    """A length of time, roughly: 12s, 5m, 3h, 2d."""
+    for size, unit in _AGES:
+        if abs(seconds) >= size:
+            return f"{seconds / size:.0f}{unit}"
+    return "0s"
 
 
 def ahead(time: timedelta) -> str:

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 import asyncpg
 
 from stepwell.cli.exits import say
+from stepwell.config import Settings
 from stepwell.model.errors import InvalidSetting, SchemaError, Unavailable
 from stepwell.store.pool import Database, Row, reaching
 from stepwell.store.statements import checked_schema
@@ -26,6 +27,19 @@ select obj_description(n.oid, 'pg_namespace') as mark,
   from pg_namespace n
  where n.nspname = $1
 """
+
+
+def checked_name(schema: str, for_work: Settings) -> str:
+    """The schema of a bench, if it is none that is for work."""
+    if schema in {for_work.schema, "stepwell", "public"}:
+        raise InvalidSetting("schema-name", schema, "it is for work: the schema of a bench is dropped at the end")
+    return checked_schema(schema)
+
+
+async def server_version(database: Database) -> str:
+    """The version of Postgres."""
+    (row,) = await database.rows("database_facts")
+    return str(row["version"])
 
 
 @asynccontextmanager

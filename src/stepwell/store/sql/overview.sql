@@ -14,6 +14,10 @@ select clock_timestamp() as clock,
        (select extract(epoch from clock_timestamp() - min(a.xact_start))::float8 from pg_stat_activity a
          where a.backend_type = 'client backend') as oldest_transaction;
 
+-- name: database_facts
+-- The server's version, and what the database takes on disk.
+select current_setting('server_version') as version, pg_database_size(current_database()) as size;
+
 -- name: unrecorded_outcomes
 -- Workers whose writes are refused, the one with the oldest trouble first.
 select w.name, w.unrecorded as outcomes, w.unrecorded_since as since, w.unrecorded_why as why

@@ -1,27 +1,24 @@
-"""What `stepwell doctor` finds standing still: blocked workflows, names that nobody serves, unwanted signals."""
+"""Work that stands still: blocked workflows, names that nobody serves, signals that nobody takes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
 from uuid import UUID
 
 import msgspec
 
-from stepwell.cli.printing import age
 from stepwell.engine import workers
 from stepwell.model.pins import pin_of, plain_name
-from stepwell.model.wording import among, at, near
+from stepwell.model.wording import age, among, at, near
 from stepwell.model.worker import WorkerInfo
 from stepwell.model.workflow_causes import untaken_in_words
+from stepwell.operator.findings import DoctorFinding
 from stepwell.store.pool import Database
 
-Verdict = Literal["good", "look", "bad"]
-
 MOST = 10_000
-"""How far blocked workflows are counted."""
+"""The limit up to which blocked workflows are counted."""
 EACH = 100
 """Pending runs at the front of each line that are looked at."""
 NEWEST = 100_000
@@ -30,13 +27,6 @@ LISTED = 50
 """Workflows with such signals, among which a likely typing error is looked for."""
 LONG = 60.0
 """Seconds after which a run that no worker knows is more than a deploy under way."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    subject: str
-    verdict: Verdict
-    says: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +46,7 @@ class Front:
 
     queue: str
     name: str
-    """By which they are claimed."""
+    """The name by which they are claimed."""
     runs: int
     waited: float
     """Seconds since the oldest of them was started."""
@@ -73,7 +63,7 @@ class Untaken:
     untaken: Mapping[str, int]
 
 
-async def look(database: Database) -> list[Finding]:
+async def look(database: Database) -> list[DoctorFinding]:
     blocked = [Blocked(**dict(row)) for row in await database.rows("blocked_workflows", most=MOST)]
     fronts = [Front(**dict(row)) for row in await database.rows("fronts", each=EACH)]
     live = [each for each in await workers.seen(database) if each.state == "live"]
@@ -87,9 +77,9 @@ def _untaken(run_id: UUID, name: str, waits_for: bytes) -> Untaken:
     return Untaken(run_id, name, told["signals"], told["untaken"])
 
 
-def of_blocked(found: Sequence[Blocked]) -> Finding:
+def of_blocked(found: Sequence[Blocked]) -> DoctorFinding:
     if not found:
-        return Finding("blocked", "good", "the code of every workflow fits its history")
+        return DoctorFinding("blocked", "good", "the code of every workflow fits its history")
     count = sum(each.runs for each in found)
     many = f"at least {count:,}" if count >= MOST else f"{count:,}"
     moments = [each.since for each in found if each.since is not None]
@@ -99,15 +89,17 @@ def of_blocked(found: Sequence[Blocked]) -> Finding:
         f"{many} workflows wait for code that fits their history{since}: {names}. `stepwell explain {found[0].id}` "
         "shows where; bring the old code back, or guard the new with workflow.patched"
     )
-    return Finding("blocked", "bad", says)
+    return DoctorFinding(
+        "blocked", "bad", says, {"count": count, "names": [each.name for each in found], "run": found[0].id}
+    )
 
 
-def of_names(fronts: Sequence[Front], live: Sequence[WorkerInfo]) -> Finding:
+def of_names(fronts: Sequence[Front], live: Sequence[WorkerInfo]) -> DoctorFinding:
     if not live:
-        return Finding("names", "good", "no worker is alive to ask for the names that it knows")
+        return DoctorFinding("names", "good", "no worker is alive to ask for the names that it knows")
     unserved = [each for each in fronts if not _is_served(each, live)]
     if not unserved:
-        return Finding("names", "good", "live workers know the name of whatever is next in line")
+        return DoctorFinding("names", "good", "live workers know the name of whatever is next in line")
     unserved.sort(key=lambda each: -each.waited)
     names = among([f"{plain_name(each.name)} in queue {each.queue} ({_number(each.runs)})" for each in unserved])
     waited = unserved[0].waited
@@ -115,7 +107,8 @@ def of_names(fronts: Sequence[Front], live: Sequence[WorkerInfo]) -> Finding:
         f"no live worker takes {names}; the oldest was started {age(waited)} ago. Deploy the code, or cancel them: "
         f"`stepwell explain {unserved[0].id}`"
     )
-    return Finding("names", "bad" if waited > LONG else "look", says)
+    facts = {"names": [plain_name(each.name) for each in unserved], "waited": waited, "run": unserved[0].id}
+    return DoctorFinding("names", "bad" if waited > LONG else "look", says, facts)
 
 
 def _is_served(front: Front, live: Sequence[WorkerInfo]) -> bool:
@@ -127,12 +120,12 @@ def _number(count: int) -> str:
     return f"{count:,}" if count < EACH else f"at least {count:,}"
 
 
-def of_signals(found: Sequence[Untaken], in_all: int) -> Finding:
+def of_signals(found: Sequence[Untaken], in_all: int) -> DoctorFinding:
     if not found:
-        return Finding("signals", "good", "no workflow that waits for a signal was sent another one")
+        return DoctorFinding("signals", "good", "no workflow that waits for a signal was sent another one")
     one = next((each for each in found if any(near(name, each.signals) for name in each.untaken)), found[0])
     says = (
         f"{in_all:,} workflows wait for a signal, and others arrived that they have not taken. {one.name} {one.id}, "
         f"for one: {untaken_in_words(one.untaken, one.signals)}"
     )
-    return Finding("signals", "look", says)
+    return DoctorFinding("signals", "look", says, {"count": in_all, "run": one.id})

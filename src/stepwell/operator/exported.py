@@ -1,4 +1,4 @@
-"""A history as a file: everything that is needed to tell it again elsewhere, without the database it came from."""
+"""A history as a file: all that is needed to replay it elsewhere, without the database it came from."""
 
 from __future__ import annotations
 
@@ -11,22 +11,14 @@ from uuid import UUID
 
 import msgspec
 
-from stepwell.model.errors import UsageError
 from stepwell.model.events import Event, HistoryEvent
 from stepwell.model.run import RunInfo
+from stepwell.operator.errors import NoHistory
 from stepwell.replay.code import About
 from stepwell.store import history as stored
 
 FORMAT, VERSION = "stepwell.history", 1
 """A change of the file that older code could not read is another version; what is added is none."""
-
-
-@dataclass(eq=False)
-class NoHistory(UsageError):
-    """{path} holds no history that can be read: {reason}"""
-
-    path: str
-    reason: str
 
 
 class _Run(msgspec.Struct):
@@ -66,7 +58,7 @@ class History:
 
 
 def history_of(info: RunInfo, events: list[HistoryEvent]) -> History:
-    """One as it is asked of a database."""
+    """The history of a run, as a database answers it."""
     about = About(
         info.id, info.name, info.key, info.queue, info.parent_id, info.root_id, MappingProxyType(info.tags)
     )  # fmt: skip
@@ -82,7 +74,7 @@ def event_of(each: HistoryEvent | _Event) -> Event:
 
 
 def packed(info: RunInfo, events: list[HistoryEvent]) -> bytes:
-    """The file. Its lines are short, so that a difference can be read."""
+    """Write the content of the file. Its lines are short, so that a difference can be read."""
     run = _Run(
         info.id, info.name, info.input, info.key, info.queue, info.state, info.parent_id, info.root_id, info.tags,
         info.version,

@@ -151,7 +151,7 @@ async def test_an_update_that_nobody_answers_in_time_says_that_it_stays(stepwell
         run = await paying(flows)
     said = await stepwell("update", run.id, "add", "3", "--timeout", "0.1")
     assert said.code == 1
-    assert "'add' was not answered in time: it stays" in said.err
+    assert "no answer to 'add' in time: the request is kept" in said.err
 
 
 # -- replay

@@ -210,7 +210,7 @@ def test_wrong_input_unknown_names_and_errors_are_answers_too() -> None:
     assert answer_to(told, 1)[0] == "UpdateRejected"
     assert answer_to(told, 2)[0] == "UpdateRejected"
     assert "'drop'" in answer_to(told, 2)[1]
-    assert "known are add, fails, pay, renews" in answer_to(told, 2)[1]
+    assert "updates: add, fails, pay, renews" in answer_to(told, 2)[1]
     assert answer_to(told, 3)[0] == "UpdateFailed"
     assert answer_to(told, 4)[0] == "UpdateFailed"
     assert "cannot continue as new" in answer_to(told, 4)[1]

@@ -1,4 +1,4 @@
-"""Values to JSON and back: strict at the call, so that what is stored can be read."""
+"""Encode values as JSON and decode them. Encoding is strict, so that every stored value can be read."""
 
 from stepwell.codec.faults import LIMIT
 from stepwell.codec.signature import Signature, Value, decode, encode, encode_call, value_of

@@ -1,4 +1,4 @@
-"""From a function's annotations to how they are stored: once, when a definition is registered."""
+"""Derive the storage format of a function's annotations, once, when a definition is registered."""
 
 from __future__ import annotations
 
@@ -66,17 +66,17 @@ _KEYS = (
 
 
 class Unstorable(Exception):
-    """No value of this annotation could ever be stored."""
+    """The annotation has no storable values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """How an annotation is stored.
+    """The storage format of an annotation.
 
-    `loose`: it holds an Any, where a date goes in and its text comes back.
-    `mixed`: an integer and a float are told apart by how they are written.
-    `comparable`: two values that are equal are the same throughout.
-    `ordered`: its values tell in which order keys were written, or on which side of nought a nought is.
+    `loose`: it contains an Any, for which a date is stored and its text is read back.
+    `mixed`: integers and floats differ only in how they are written.
+    `comparable`: two equal values have equal parts throughout.
+    `ordered`: its values expose the order of keys, or the sign of a zero.
     """
 
     form: Form
@@ -91,7 +91,7 @@ class Storage:
 
 
 def storage_of(annotation: Any) -> Storage:
-    """How an annotation is stored; raises Unstorable when it cannot be."""
+    """Return the storage format of an annotation. Raise Unstorable if it has none."""
     forms = _Forms()
     form = forms.of(annotation)
     kinds = forms.kinds
@@ -104,7 +104,7 @@ def storage_of(annotation: Any) -> Storage:
 
 
 def hints_of(fn: Callable[..., Any], name: str) -> dict[str, Any]:
-    """The annotations of a function, resolved; the one that cannot be is named."""
+    """Return the resolved annotations of a function. The error names the annotation that cannot be resolved."""
     while isinstance(fn, functools.partial):
         fn = fn.func
     source: Any = fn if inspect.isroutine(fn) else type(fn).__call__
@@ -124,7 +124,7 @@ def hints_of(fn: Callable[..., Any], name: str) -> dict[str, Any]:
 
 
 def spelled(annotation: Any) -> str:
-    """An annotation as its author would write it."""
+    """Render an annotation as its author would write it."""
     if isinstance(annotation, type) and not typing.get_origin(annotation):
         return annotation.__qualname__ if annotation.__module__ == "builtins" else _dotted(annotation)
     return str(annotation).removeprefix("typing.")
@@ -135,7 +135,7 @@ def _dotted(cls: type) -> str:
 
 
 class _Forms:
-    """Builds one form, noting every kind of type met on the way."""
+    """A builder of one form. It collects the kinds of all types that the form contains."""
 
     def __init__(self) -> None:
         self.kinds: set[Any] = set()
@@ -204,10 +204,10 @@ class _Forms:
 
 
 def _native_kinds(annotation: Any) -> set[Any] | None:
-    """msgspec's kinds of type, and the classes, in an annotation it handles whole; None when it does not."""
+    """Return msgspec's kinds of types, and the classes, of an annotation that it handles fully; None if it does not."""
     try:
         info = shapes.type_info(annotation)
-    except Exception:  # besides TypeError, whatever resolving the fields of a class may raise
+    except Exception:  # TypeError, and any error from resolving the fields of a class
         return None
     kinds: set[Any] = set()
     for node in _nodes(info, set()):
@@ -258,7 +258,7 @@ def _field_names(cls: Any, hints: dict[str, Any]) -> list[str]:
 
 
 def _bare(annotation: Any) -> Any:
-    """Without what says nothing about the value: names for a type, Required, Final."""
+    """Strip the parts of an annotation that do not affect the value: type aliases, Required, Final."""
     while True:
         if annotation is object:
             return Any
@@ -285,7 +285,7 @@ def _literals(annotation: Any) -> tuple[Any, ...]:
 
 
 def _runtime_class(annotation: Any) -> Any:
-    """The class the values of an annotation have."""
+    """Return the class of the annotation's values."""
     annotation = _bare(annotation)
     if typing.get_origin(annotation) is Annotated:
         return _runtime_class(annotation.__origin__)
@@ -300,7 +300,7 @@ def _runtime_class(annotation: Any) -> Any:
 
 
 def _filled(hint: Any, filling: dict[Any, Any]) -> Any:
-    """A generic's hint, with its type variables replaced."""
+    """Return a hint of a generic class, with its type variables replaced."""
     if isinstance(hint, TypeVar):
         return filling.get(hint, Any)
     parameters = getattr(hint, "__parameters__", ())

@@ -1,6 +1,6 @@
-"""Why a value cannot be stored, and where in it the cause lies.
+"""Find the reason why a value cannot be stored, and the path to it.
 
-Writing and reading tell quickly that something is wrong; only then is the value walked to say what.
+Encoding and decoding detect an error quickly. Only then is the value searched for the cause.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ import msgspec
 from stepwell.codec.types import ARRAYS, Misfit, fields_of
 
 LIMIT = 2 * 1024 * 1024
-"""Bytes of one stored value."""
+"""The most bytes of one stored value."""
 
 DEPTH = 200
-"""Arrays and objects inside each other: well under what jsonb and Python's own stack can take."""
+"""The most levels of nested arrays and objects: well below the limits of jsonb and of Python's stack."""
 
-# Python reads no integer of more digits from text.
+# Python refuses to parse an integer of more digits from text.
 _BITS = (10**4300).bit_length() - 1
 _LEAVES = (bytes, bytearray, memoryview, date, timedelta, UUID, Decimal, PurePath, bool, type(None))
 _SCALARS = (str, int, float, bool, type(None))
 _BRACKETS = bytes.maketrans(b"{}", b"[]")
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-# Begins with the letter, because the search then skips to it; the digit before is looked back at.
+# The pattern begins with a literal, so that the search can skip to it; a lookbehind checks the digit before.
 _EXPONENT = re.compile(rb"e(?<=[0-9]e)[0-9]")
 _TEXT_OR_NUMBER = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|(-?[0-9.]+e[0-9]+)')
 _STRANGERS: tuple[tuple[type | tuple[type, ...], str], ...] = (
@@ -48,14 +48,14 @@ _STRANGERS: tuple[tuple[type | tuple[type, ...], str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What cannot be stored, and the path to it."""
+    """The reason why a value cannot be stored, and the path to the offending part."""
 
     reason: str
     path: str = ""
 
 
 def check_bytes(data: bytes) -> None:
-    """Refuse what jsonb does: cheap, as most data passes the first look."""
+    """Refuse data that jsonb would refuse. This is cheap, because most data passes the first test of each rule."""
     if len(data) > LIMIT:
         raise Misfit(f"it takes {len(data):,} bytes and the limit is {LIMIT:,}; store it elsewhere, pass a reference")
     # An escaped backslash before `u0000` is the text "\u0000", not a NUL.
@@ -66,7 +66,7 @@ def check_bytes(data: bytes) -> None:
 
 
 def with_plain_floats(data: bytes) -> bytes:
-    """1e22 as 10000000000000000000000.0: jsonb drops the exponent, and it would come back as an integer."""
+    """Write 1e22 as 10000000000000000000000.0: jsonb drops the exponent, and would return an integer."""
     if _EXPONENT.search(data) is None:
         return data
     return _TEXT_OR_NUMBER.sub(_plain_float, data)
@@ -88,7 +88,7 @@ def _is_too_deep(data: bytes) -> bool:
 
 
 def find_fault(value: Any) -> Fault | None:
-    """The first thing in a value that JSON or jsonb cannot hold, whatever its type."""
+    """Return the first part of a value that JSON or jsonb cannot store, regardless of its annotation."""
     return _fault(value, "", ())
 
 
@@ -167,10 +167,10 @@ def _strangeness(value: Any) -> str:
 
 
 def find_change(given: Any, read: Any, *, loose: bool, path: str = "") -> Fault | None:
-    """Where what was read back is not what was given.
+    """Return the first difference between the given value and the value read back.
 
-    A list may be given for a tuple or a set, and the other way round: its annotation decides. When `loose`,
-    an Any is somewhere in it, and plain JSON may come back for a date or a dataclass.
+    A list may be given for a tuple or a set, and vice versa: the annotation decides. With `loose`, the annotation
+    contains an Any, for which plain JSON may be read back in place of a date or a dataclass.
     """
     if is_same(given, read) and not _has_parts(given):
         return None
@@ -192,7 +192,7 @@ def _change_within(given: Any, read: Any, loose: bool, path: str) -> Fault | Non
         named = isinstance(given, dict) and lost
         count = f"{len(before)} items would come back as {len(after)}"
         return Fault(f"{', '.join(lost)} would be lost" if named else count, path)
-    # Under an Any the key 1 comes back as "1": in the same place, because JSON was written in that order.
+    # For an Any the key 1 is read back as "1", but at the same position, because JSON keeps the order of writing.
     others = after.values() if before.keys() != after.keys() else [after[step] for step in before]
     for (step, item), other in zip(before.items(), others, strict=True):
         if fault := find_change(item, other, loose=loose, path=path + step):
@@ -201,19 +201,20 @@ def _change_within(given: Any, read: Any, loose: bool, path: str) -> Fault | Non
 
 
 def _has_parts(value: Any) -> bool:
-    """Compared part by part, in order; what an author wrote for `==` may not look at all of them."""
+    """Tell whether a value must be compared part by part: a user-defined `==` may ignore some parts."""
     return isinstance(value, (dict, list, tuple)) or fields_of(value) is not None
 
 
 def is_same(given: Any, read: Any) -> bool:
+    """Tell whether a value equals the value read back. Decimals and datetimes may also be equal as texts."""
     try:
         if given == read:
             return True
-    except Exception:  # a signalling NaN, or what the author of a class wrote
+    except Exception:  # a signalling NaN, or an error of a user-defined `==`
         pass
     if isinstance(given, Decimal) and isinstance(read, Decimal):
         return str(given) == str(read)
     if isinstance(given, datetime) and isinstance(read, datetime):
-        # An hour that occurs twice is never equal across time zones.
+        # Python never considers a time in a repeated hour equal to one of another time zone.
         return given.isoformat() == read.isoformat()
     return False

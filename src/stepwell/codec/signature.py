@@ -1,7 +1,7 @@
-"""Inputs and results as JSON: strict at the call, so that what is stored can be read.
+"""Encode inputs and results as JSON. Encoding is strict, so that every stored value can be read.
 
-Every value written is read back at once with its own type and compared. What would not come back as it was
-given is refused there, with the parameter named and the path to the cause.
+Every encoded value is decoded at once with its own type and compared. A value that would change is refused; the error
+names the parameter and the path to the cause.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _fields = msgspec.structs.astuple
 
 
 def encode(value: Any, *, where: str) -> bytes:
-    """A value without a type: plain JSON comes back."""
+    """Encode a value without a type. It is read back as plain JSON."""
     return _PLAIN.encode(value, where)
 
 
@@ -42,7 +42,7 @@ def decode(data: bytes) -> Any:
 
 
 def encode_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    """A start by name, with no code at hand: what has no name yet goes under `*`."""
+    """Encode the input of a start by name, without the function. Positional arguments go under `*`."""
     call: dict[str, Any] = {_STAR: list(args), **kwargs} if args else kwargs
     try:
         return _PLAIN.encode_unexplained(call)
@@ -60,18 +60,18 @@ def _refuse_call(args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception
 
 
 class Value:
-    """One value of one annotation."""
+    """Encoder and decoder for values of one annotation."""
 
-    def __init__(self, storage: Storage, *, told_at_once: bool = False) -> None:
-        """What is `told_at_once`, before it was stored, is told as if it had been."""
+    def __init__(self, storage: Storage, *, normalized: bool = False) -> None:
+        """Prepare the codec. `normalized` values are delivered before they are stored, so write them as jsonb would."""
         self._storage = storage
-        self._arranged = told_at_once and storage.ordered
+        self._arranged = normalized and storage.ordered
         self._read = msgspec.json.Decoder(storage.form.wire, dec_hook=read_unknown).decode
         self._form = None if storage.native else storage.form
         self._none = self._encoded_none()
 
     def _encoded_none(self) -> bytes | None:
-        """None as this annotation stores it, which most results are; nothing where it does not fit."""
+        """Return the encoding of None, which most results are; return None if the annotation does not allow it."""
         try:
             return self._encode(None)
         except Exception:
@@ -118,12 +118,12 @@ _PLAIN = Value(storage_of(Any))
 
 
 def value_of(annotation: Any, where: str) -> Value:
-    """Values of one annotation; `where` names them if it cannot be stored at all."""
+    """Return the codec of an annotation. If the annotation cannot be stored, the error names `where`."""
     return Value(_stored(annotation, where))
 
 
 class Signature:
-    """What a definition's function takes and gives, as JSON."""
+    """Encoder and decoder for the input and the result of a definition's function."""
 
     def __init__(self, fn: Callable[..., Any], *, name: str) -> None:
         self._name = name
@@ -153,7 +153,7 @@ class Signature:
         self._of_result = f"the result of {name}"
 
     def encode_input(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-        """An object keyed by parameter; what the call leaves out is left to the function's defaults."""
+        """Encode a call as an object keyed by parameter. Parameters that the call omits are left to the defaults."""
         if not kwargs and (data := self._encoded_scalars(args)) is not None:
             return data
         values = self._named(args, kwargs)
@@ -166,7 +166,8 @@ class Signature:
         return data
 
     def _encoded_scalars(self, args: tuple[Any, ...]) -> bytes | None:
-        """If they are what the parameters ask for, and such that JSON gives them back: no need to read them."""
+        """Encode arguments whose types are exactly the annotated scalars, and that JSON preserves. This fast path
+        needs no check by decoding. Return None if it does not apply."""
         if tuple(map(type, args)) != self._scalars:
             return None
         for i in self._ints:
@@ -175,7 +176,7 @@ class Signature:
         try:
             data = _write(self._struct(*args))
         except Exception:
-            return None  # it is explained elsewhere
+            return None  # the general path raises the error
         return None if len(data) > LIMIT or b"\\u0000" in data else data
 
     def decode_input(self, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -215,7 +216,7 @@ class Signature:
         return self._result.decode(data, self._of_result)
 
     def _made_struct(self) -> type[msgspec.Struct]:
-        # Numbered fields, because a parameter may be called what a struct's field may not.
+        # Fields are numbered, because a parameter may have a name that a struct's field must not have.
         fields = [
             (f"p{i}", kept.form.wire, msgspec.field(default=UNSET, name=name))
             for i, (name, kept) in enumerate(self._storages.items())
@@ -276,10 +277,10 @@ class Signature:
         raise NotEncodable(self._where_path(misfit.path), misfit.reason) from error
 
     def _read_otherwise(self, data: bytes, error: Exception) -> tuple[Any, ...]:
-        """Input that was written without the function at hand: with `*`, or with names for **kwargs."""
+        """Decode input that was encoded without the function: with `*`, or with names for **kwargs."""
         try:
             given = _read_plain(data)
-        except Exception:  # the first error says where
+        except Exception:  # the first error names the place
             given = None
         if isinstance(given, dict) and not given.keys() <= self._storages.keys():
             arranged = _write(self._arranged(given))
@@ -327,7 +328,7 @@ class Signature:
         return f"parameter {parameter!r} of {self._name}"
 
     def _where_path(self, path: str) -> str:
-        """From a path that begins with the parameter's name."""
+        """Return the place in words, for a path that begins with the parameter's name."""
         for name in self._names:
             rest = path.removeprefix(f".{name}")
             if rest != path and rest[:1] in ("", ".", "["):
@@ -336,7 +337,7 @@ class Signature:
 
 
 def _storages(fn: Callable[..., Any], name: str) -> dict[str, Storage]:
-    """How each parameter is stored; *args as a list and **kwargs as an object."""
+    """Return the storage format of each parameter: *args as a list, **kwargs as an object."""
     hints = hints_of(fn, name)
     storages: dict[str, Storage] = {}
     for parameter in inspect.signature(fn).parameters.values():
@@ -357,7 +358,7 @@ def _result_of(fn: Callable[..., Any], name: str) -> Value:
         annotation = typing.get_args(annotation)[-1]
     if annotation in (typing.NoReturn, typing.Never):
         annotation = Any
-    return Value(_stored(annotation, f"the result of {name}"), told_at_once=True)
+    return Value(_stored(annotation, f"the result of {name}"), normalized=True)
 
 
 def _stored(annotation: Any, where: str) -> Storage:
@@ -374,7 +375,7 @@ def _name_of(parameters: Iterable[inspect.Parameter], kind: Any) -> str | None:
 def _check_unchanged(given: Any, read: Any, storage: Storage) -> None:
     if storage.comparable and is_same(given, read):
         return
-    # An Any takes a dataclass for an object without looking inside: the second look is for what it holds.
+    # For an Any, find_change accepts a dataclass as an object without comparing its parts; find_fault checks these.
     if fault := find_change(given, read, loose=storage.loose) or find_fault(given):
         raise Misfit(fault.reason, fault.path)
 

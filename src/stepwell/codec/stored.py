@@ -1,7 +1,7 @@
-"""Values as jsonb gives them back, before it has had them.
+"""Normalize JSON as jsonb does, before it is stored.
 
-A workflow is told a result when it comes, and again in every replay, when it comes from a table. If the two were not
-the same to the last key, it would go another way the second time.
+A workflow receives a result when it arrives, and again in every replay, then read from a table. If the two differed,
+even in the order of keys, the replay could take another path.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _write = msgspec.json.Encoder().encode
 
 
 def as_stored(data: bytes) -> bytes:
-    """The keys of every object in the order in which jsonb keeps them, and no negative zero."""
+    """Order the keys of every object as jsonb does, and replace negative zeros."""
     if b"{" not in data and b"-0.0" not in data:
         return data
     return _write(_arranged(_read(data)))
@@ -30,6 +30,6 @@ def _arranged(value: Any) -> Any:
 
 
 def _place(key: str) -> tuple[int, bytes]:
-    """Shorter keys first, and then byte by byte."""
+    """Return the sort key of an object's key: by length, then by bytes."""
     encoded = key.encode()
     return len(encoded), encoded

@@ -1,8 +1,8 @@
-"""How a value of a given type is written as JSON and read back.
+"""Forms: how values of a type are written as JSON and read back.
 
-msgspec reads and writes most types itself: `Native`. What it refuses (unions it cannot tell apart, enums of
-mixed values, and whatever holds one of those) is lowered to plain JSON before it is written, and lifted after
-it is read. Types come from annotations only, never from the data.
+msgspec reads and writes most types itself: `Native`. It refuses unions whose members it cannot distinguish, enums of
+mixed values, and types that contain these. Such values are lowered to plain JSON before writing, and lifted after
+reading. Types come from annotations only, never from the data.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _AT = re.compile(r"(?s)(?P<reason>.*) - at `\$(?P<path>.*)`\Z")
 
 
 class Misfit(ValueError):
-    """A value is not what its type says."""
+    """The value does not fit its type."""
 
     def __init__(self, reason: str, path: str = "") -> None:
         super().__init__(reason)
@@ -34,7 +34,7 @@ class Misfit(ValueError):
 
     @classmethod
     def of(cls, error: Exception) -> Misfit:
-        """Any exception met while reading or writing, with msgspec's path when it gives one."""
+        """Convert an exception from reading or writing, with msgspec's path if it has one."""
         if isinstance(error, Misfit):
             return error
         if isinstance(error, RecursionError):
@@ -45,7 +45,7 @@ class Misfit(ValueError):
 
 
 class Form(Protocol):
-    """One type, as JSON: msgspec reads `wire`, and what it gives is lifted."""
+    """The JSON form of one type. msgspec decodes data as `wire`; `lift` converts the result."""
 
     @property
     def wire(self) -> Any: ...
@@ -56,14 +56,14 @@ class Form(Protocol):
 
 
 class Lowered:
-    """Read as plain JSON, then lifted."""
+    """A form that is read as plain JSON, then lifted."""
 
     wire: ClassVar[Any] = Any
 
 
 @dataclass(frozen=True, slots=True)
 class Native:
-    """What msgspec writes and reads by itself, paths and Pydantic models included."""
+    """A type that msgspec writes and reads by itself, or by the hooks below: paths and Pydantic models."""
 
     wire: Any
 
@@ -79,7 +79,7 @@ class Native:
 
 @dataclass(frozen=True)
 class EnumByName(Lowered):
-    """An enum whose values are not all texts or all integers."""
+    """An enum whose values are neither all texts nor all integers; stored by member name."""
 
     cls: type[enum.Enum]
 
@@ -89,7 +89,7 @@ class EnumByName(Lowered):
 
     def lift(self, data: Any) -> enum.Enum:
         if not isinstance(data, str) or data not in self.cls.__members__:
-            raise Misfit(f"{data!r} is no name in {self.cls.__name__}")
+            raise Misfit(f"{data!r} is not the name of a member of {self.cls.__name__}")
         return self.cls.__members__[data]
 
 
@@ -148,10 +148,10 @@ class Mapping(Lowered):
 
 @dataclass(eq=False)
 class Record(Lowered):
-    """A dataclass, struct, NamedTuple or TypedDict that holds what msgspec refuses."""
+    """A dataclass, struct, NamedTuple or TypedDict with a field that msgspec refuses."""
 
     cls: Any
-    # Filled once the record is known by its annotation, so that a type may hold itself.
+    # Filled after the record is registered under its annotation, so that a type may contain itself.
     fields: dict[str, Form] = field(default_factory=dict)
 
     def lower(self, value: Any) -> dict[str, Any]:
@@ -168,7 +168,7 @@ class Record(Lowered):
         values = {name: at(f".{name}", form.lift, data[name]) for name, form in self.fields.items() if name in data}
         if typing.is_typeddict(self.cls):
             if missing := self.cls.__required_keys__ - values.keys():
-                raise Misfit(f"{self.cls.__name__} misses {', '.join(sorted(missing))}")
+                raise Misfit(f"{self.cls.__name__} lacks {', '.join(sorted(missing))}")
             return values
         try:
             return self._made(values)
@@ -179,7 +179,7 @@ class Record(Lowered):
         later = {f.name for f in _dataclass_fields(self.cls) if not f.init}
         made = self.cls(**{name: item for name, item in values.items() if name not in later})
         for name in later & values.keys():
-            # A frozen dataclass has no other way to take back a field its __init__ does not take.
+            # A frozen dataclass offers no other way to restore a field that its __init__ does not accept.
             object.__setattr__(made, name, values[name])
         return made
 
@@ -191,7 +191,7 @@ class Record(Lowered):
 
 @dataclass(frozen=True)
 class Member:
-    """One type of a union: the class its values have, or the values themselves for a Literal."""
+    """A member of a union: the class of its values, or for a Literal the values themselves."""
 
     cls: type
     form: Form
@@ -210,7 +210,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Choice(Lowered):
-    """A union msgspec cannot tell apart: `{"$is": "Order", "value": …}`, named after its members."""
+    """A union whose members msgspec cannot distinguish, stored with a name: `{"$is": "Order", "value": …}`."""
 
     members: dict[str, Member]
     optional: bool
@@ -242,7 +242,7 @@ class Choice(Lowered):
         raise Misfit(f"expected {' or '.join(self.members)}, got {type(value).__name__}")
 
     def _lift_unnamed(self, data: Any) -> Any:
-        """Written by SQL or by a start by name, where no type was at hand: clear if one member fits."""
+        """Read a value without "$is", as SQL or a start by name writes it. Exactly one member must fit."""
         fitting: dict[str, Any] = {}
         for name, member in self.members.items():
             try:
@@ -261,13 +261,13 @@ def object_keyed_by(key: Any) -> Any:
 
 
 def is_pydantic(cls: Any) -> bool:
-    # Looked up, not imported: whoever has a model has imported pydantic already.
+    # Looked up, not imported: a program that has a model has imported pydantic already.
     pydantic = sys.modules.get("pydantic")
     return pydantic is not None and isinstance(cls, type) and issubclass(cls, pydantic.BaseModel)
 
 
 def write_unknown(value: Any) -> Any:
-    """What msgspec does not write by itself."""
+    """Encode a value of a type that msgspec does not support."""
     if isinstance(value, PurePath):
         return str(value)
     if is_pydantic(type(value)):
@@ -279,9 +279,9 @@ def write_unknown(value: Any) -> Any:
 
 
 def read_unknown(cls: Any, data: Any) -> Any:
-    """What msgspec does not read by itself."""
+    """Decode data as a type that msgspec does not support."""
     if is_pydantic(cls):
-        # Read as JSON, because a strict model takes no text for a date from Python.
+        # Validated as JSON, because a strict model does not accept a text for a date from Python objects.
         return cls.model_validate_json(msgspec.json.encode(data), by_alias=True, by_name=True)
     if not isinstance(data, str):
         raise Misfit(f"Expected `str`, got `{type(data).__name__}`")
@@ -289,7 +289,7 @@ def read_unknown(cls: Any, data: Any) -> Any:
 
 
 def fields_of(value: Any) -> dict[str, Any] | None:
-    """The fields of a record, or None for anything else."""
+    """Return the fields of a record, or None for any other value."""
     cls = type(value)
     if is_pydantic(cls):
         return {**value.__dict__, **(value.__pydantic_extra__ or {})}
@@ -307,7 +307,7 @@ def fields_of(value: Any) -> dict[str, Any] | None:
 
 
 def compares_whole(cls: Any) -> bool:
-    """Whether `==` looks at every field; what an author wrote may look at the id only."""
+    """Tell whether `==` compares every field: a user-defined one may compare only the id."""
     if is_pydantic(cls):
         return cls.__eq__ is sys.modules["pydantic"].BaseModel.__eq__
     code = getattr(cls.__eq__, "__code__", None)
@@ -325,6 +325,7 @@ def _expect(value: Any, *kinds: type) -> None:
 
 
 def at(step: str, convert: Callable[[Any], Any], value: Any) -> Any:
+    """Convert a part of a value, and prefix the path of a Misfit with its step."""
     try:
         return convert(value)
     except Misfit as misfit:

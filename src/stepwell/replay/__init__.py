@@ -1,1 +1,1 @@
-"""Workflow code, run on a loop of its own: events in, commands out. No database, no network, no clock."""
+"""Replay of workflow code on an event loop of our own: events in, commands out. No database, network or clock."""

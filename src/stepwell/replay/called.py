@@ -1,4 +1,4 @@
-"""What a workflow awaits: the end of a task, a child or a step."""
+"""Futures for the ends that a workflow awaits: of tasks, children and steps."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from stepwell.replay.loop import Loop
 
 
 class Called(DurableFuture[Any]):
-    """The end of a task, child or step, for whoever awaits it. To stop waiting for it is to cancel it."""
+    """A future for the end of a task, child or step. Cancelling the future cancels the task, child or step."""
 
     __slots__ = ("call", "issuer")
     is_told_elsewhere = True
-    """Its failure: where it is awaited, or by the run itself, which goes on whether anyone waits for it or not."""
+    """True: its failure needs no "never retrieved" report. The code that awaits it gets the error, and the run itself
+    records it."""
     maker: Any
-    """Of one that is a task itself: the task that made it."""
+    """The task that created this one; set only if this future is itself a task."""
 
     def __init__(self, loop: Loop, call: Command | StepCall, issuer: Issuer) -> None:
         self.seq = loop.next_seq()
@@ -43,11 +44,11 @@ class Called(DurableFuture[Any]):
 
 class Issuer(Protocol):
     def give_up(self, called: Called) -> None:
-        """It was cancelled: nobody waits for it any more."""
+        """Withdraw or cancel a call whose future was cancelled."""
 
 
 def let_go(calls: dict[int, Called]) -> None:
-    """Of those that nobody awaits any more: they hold neither their workflow nor the line that called them."""
+    """Drop the references from calls of an ended workflow to the workflow and to the code that made them."""
     for called in calls.values():
         called.issuer = None
         del called.call
@@ -55,7 +56,7 @@ def let_go(calls: dict[int, Called]) -> None:
 
 
 def error_of(event: Event, call: Command | StepCall, run_id: UUID) -> Exception:
-    """What is raised where the end of this call is awaited. A step has no id of its own, but its workflow's."""
+    """Return the exception to raise where the end of this call is awaited. A step has its workflow's id."""
     name = call.name or event.name or ""
     if isinstance(call, Command):
         run_id = call.run_id or run_id
@@ -69,10 +70,11 @@ def error_of(event: Event, call: Command | StepCall, run_id: UUID) -> Exception:
 
 
 class ChildIds:
-    """Ids of the runs that a workflow starts: sorted by time, as all are, and the same in every replay. Those of one
-    time count up from a place that only this workflow has: the rows of a fan-out are neighbours in every index.
+    """Ids of the runs that a workflow starts: sorted by time, as all ids are, and the same in every replay.
 
-    `begun` is the event that the history begins with: a run that continues as new numbers its commands anew.
+    Ids of the same time count up from a point that is unique to this workflow, so that the rows of a fan-out are
+    neighbours in every index. `begun` is the index of the event with which the code began, because a run that continues
+    as new numbers its commands anew.
     """
 
     def __init__(self, parent: UUID, begun: int) -> None:
@@ -82,16 +84,17 @@ class ChildIds:
         self._first = 0
 
     def id(self, number: int, at: datetime) -> RunId:
-        if not self._noise:  # only now: many workflows have none but steps
+        if not self._noise:  # computed lazily: many workflows call only steps
             parent, begun = self._made_of
             made_of = parent.bytes + begun.to_bytes(8, "big")
             self._noise = int.from_bytes(blake2b(made_of, digest_size=10).digest(), "big") & _NOISE
         if at is not self._at:
             self._at, self._first = at, (int(at.timestamp() * 1000) & 0xFFFF_FFFF_FFFF) << 80 | _VERSION
-        noise = self._noise + (number << 16) & _NOISE  # not by one: the loop of a child tells its hashes apart by these
+        # Steps of 2**16, because the loop of a child derives the seed of its hashes from the id.
+        noise = self._noise + (number << 16) & _NOISE
         return uuid_of(self._first | noise >> 62 << 64 | noise & _LOW)
 
 
 _VERSION = 0x7 << 76 | 0x2 << 62
 _NOISE, _LOW = (1 << 74) - 1, (1 << 62) - 1
-"""All bits beside the time and the version, and those of them behind the variant."""
+"""Masks of all bits but time, version and variant, and of those among them after the variant."""

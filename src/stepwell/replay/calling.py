@@ -1,8 +1,8 @@
-"""A call of a task or a child, from inside a workflow: a coroutine, and the task of one, without the frames of either.
+"""Calls of tasks and children from inside a workflow: a coroutine, and an asyncio task, without a frame for either.
 
-`await send(order)` runs it as any coroutine. `gather(*(send(order) for order in orders))`, a TaskGroup and
-`create_task` make a task of each, whose whole work is to issue a command and to wait for its end: that is a future, and
-takes less. It is told and cancelled in the same order of callbacks as a task of asyncio's own.
+`await send(order)` runs the call as any coroutine. `gather(*(send(order) for order in orders))`, a TaskGroup and
+`create_task` make a task of each call. Such a task only issues a command and waits for its end, so a future can do its
+work at a lower cost. It completes and is cancelled in the same order of callbacks as a task of asyncio.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from stepwell.replay.loop import Loop
 R = TypeVar("R")
 
 REGISTERED = not hasattr(asyncio.all_tasks, "__code__")
-"""Whether only what is registered is known to asyncio.all_tasks. Else it asks our loop: see `ordered`."""
+"""True if asyncio.all_tasks finds only registered tasks. Otherwise it asks our loop: see `ordered`."""
 
 _AGAIN = "cannot reuse already awaited coroutine"
 
 
 class Callee(Protocol):
-    """What is called: a definition."""
+    """The definition that is called."""
 
     name: str
 
     def _issue(self, replay: Any, args: tuple[Any, ...], kwargs: dict[str, Any], by: Called | None) -> Called:
-        """Ask for a run, with these arguments. Its end is told to the last, if that is given."""
+        """Request a run with these arguments. If `by` is given, it receives the end."""
         ...
 
     def _decode(self, result: bytes) -> Any: ...
 
 
 class Calling(Coroutine[Any, Any, R], MakesItsTask, Generic[R]):
-    """A call that was made. It begins when it is awaited, as that of an `async def` does."""
+    """A call that begins when it is awaited, like the coroutine of an `async def`."""
 
     __slots__ = ("_args", "_begun", "_callee", "_inner", "_kwargs", "_replay", "waits")
 
@@ -51,7 +51,7 @@ class Calling(Coroutine[Any, Any, R], MakesItsTask, Generic[R]):
         self._begun = False
         self._inner: Coroutine[Any, Any, R] | None = None
         self.waits = False
-        """Its task has issued it, and has not ended."""
+        """True while its task has issued the command and waits for the end."""
 
     def __await__(self) -> Generator[Any, Any, R]:
         return self._coroutine().__await__()
@@ -90,7 +90,7 @@ class Calling(Coroutine[Any, Any, R], MakesItsTask, Generic[R]):
     async def _run(self) -> R:
         return self.decode(await self.issue())
 
-    cr_running = False  # with the next three, inspect.getcoroutinestate tells of it as of any coroutine
+    cr_running = False  # with the next three attributes, inspect.getcoroutinestate works as for any coroutine
 
     @property
     def cr_suspended(self) -> bool:
@@ -114,10 +114,10 @@ class Calling(Coroutine[Any, Any, R], MakesItsTask, Generic[R]):
 
 
 class CallTask(Called, EndsItself, Generic[R]):
-    """The task of a call: what asyncio may ask of a task, without the coroutine.
+    """The task of a call. It has the interface of an asyncio task, but no coroutine.
 
-    It stands in the line of callbacks itself, as its own handle: first to be issued, and again when it was answered, as
-    a task does that waits for a future.
+    The task is its own handle in the queue of callbacks: first to issue its command, and again after the answer, like a
+    task that waits for a future.
     """
 
     __slots__ = (
@@ -139,21 +139,21 @@ class CallTask(Called, EndsItself, Generic[R]):
         self._context = copy_context() if context is None else context
         self._named = loop.name_task(name)
         self._begun = False
-        """It was issued, and is not answered."""
+        """True if the command was issued and has no answer yet."""
         self._told: bytes | BaseException | None = None
         self._asked = False
-        """It is to be cancelled."""
+        """True if a cancellation was requested."""
         self._cancels = 0
         self._log_destroy_pending = True
         if REGISTERED:
-            asyncio.tasks._register_task(self)  # type: ignore[arg-type]  # as one, for asyncio.all_tasks
+            asyncio.tasks._register_task(self)  # type: ignore[arg-type]  # so that asyncio.all_tasks finds it
         if eager:
             self._context.run(self._callback)
         else:
             loop.ready(self)
 
     def _callback(self) -> None:
-        """Its turn in the line has come."""
+        """Issue the command, or deliver the answer. The loop calls this as the callback of the handle."""
         told = self._told
         self._calling.waits = False
         if self._asked:
@@ -178,7 +178,7 @@ class CallTask(Called, EndsItself, Generic[R]):
             self._fail(error)
         else:
             loop: Any = self.get_loop()
-            loop.next_seq()  # that of the future for which a task would wait: sets are walked as with one
+            loop.next_seq()  # counts the future that an asyncio task would create: sets keep the same order as with one
 
     def set_result(self, result: bytes) -> None:
         self._answered(result)
@@ -221,7 +221,7 @@ class CallTask(Called, EndsItself, Generic[R]):
 
     @property
     def _fut_waiter(self) -> asyncio.Future[Any] | None:
-        """What it waits for, as anyio asks: nothing before it is issued, and what is done once it was answered."""
+        """The awaited future, for anyio: None before the command is issued, and a done future once it was answered."""
         return self if self._begun else None if self._told is None else _DONE
 
     def get_coro(self) -> Calling[R]:
@@ -256,4 +256,4 @@ class _Done(asyncio.Future[Any]):
 
 
 _DONE = _Done.__new__(_Done)
-"""A future that belongs to no loop, and is done."""
+"""A done future that belongs to no loop."""

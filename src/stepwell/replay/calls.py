@@ -1,4 +1,4 @@
-"""Knows a forbidden function when it is called, as a profile function is told of it."""
+"""Detect calls of forbidden functions from the events of a profile function."""
 
 from __future__ import annotations
 
@@ -19,35 +19,37 @@ _SOCKETS = frozenset({("_socket", "socket"), ("socket", "socket"), ("_ssl", "_SS
 
 @dataclass(frozen=True, slots=True)
 class Forbidden:
+    """A forbidden function, and what to write instead."""
+
     what: str
     instead: str
     by_anyone: bool = False
-    """Not only when a line of the user's calls it, but whoever does so on its behalf."""
+    """True if it is refused whichever module calls it for the user's code, not only in the user's own lines."""
     by_packages: bool = False
-    """Nor only then, but also when an installed package does."""
+    """True if it is refused in the user's own lines and in installed packages."""
 
 
 _TALK = Forbidden("sockets", STEP, by_anyone=True)
 
 
 _stand_ins: dict[int, Forbidden] = {}
-"""By the identity of their code: functions of ours in the place of forbidden ones."""
+"""Our replacements of forbidden functions, by the identity of their code."""
 
 
 def stands_in(function: Any, name: str) -> None:
-    """A function that is called where this name is written. It answers a package: only a user's own line is refused."""
+    """Register our replacement of a function. A package may call it; only a line of the user's own is refused."""
     _stand_ins[id(function.__code__)] = Forbidden(f"{name}()", INSTEAD[name])
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The forbidden functions: those in C by themselves, those in Python by the identity of their code."""
+    """The forbidden functions: C functions keyed by themselves, Python functions by the identity of their code."""
 
     in_c: dict[Any, Forbidden]
     in_python: dict[int, Forbidden]
     of_random: frozenset[int]
     shared: Any
-    """The generator behind the functions of the module `random`."""
+    """The shared generator behind the functions of the module `random`."""
     system: type
 
 
@@ -57,7 +59,7 @@ def known() -> Known:
     in_python = dict(_stand_ins)
     for name, instead in INSTEAD.items():
         function = _named(name)
-        function = getattr(function, "__wrapped__", function)  # behind a stand-in
+        function = getattr(function, "__wrapped__", function)  # the original, if a replacement is installed
         found = Forbidden(f"{name}()", instead, by_packages=name in OF_LIBRARIES)
         if isinstance(function, BuiltinFunctionType):
             in_c[function] = found
@@ -70,7 +72,10 @@ def known() -> Known:
 
 
 def forbidden_call(frame: FrameType, event: str, function: Any) -> Forbidden | None:
-    """What is wrong with this call, whoever makes it; None if nothing is. `event` is that of a profile function."""
+    """Return why this call is forbidden, regardless of its caller; None if it is allowed.
+
+    `event` is the event of a profile function.
+    """
     if event == "call":
         code, all = id(frame.f_code), known()
         return _of_random(frame, all) if code in all.of_random else all.in_python.get(code)
@@ -80,7 +85,7 @@ def forbidden_call(frame: FrameType, event: str, function: Any) -> Forbidden | N
 
 
 def _by_name(function: Any) -> Forbidden | None:
-    """Methods, of which there is one for every object and subclass."""
+    """Detect methods, which exist once for every object and subclass, by their names."""
     name = function.__name__
     if name in _OF_DATES:
         of = function.__self__
@@ -94,7 +99,7 @@ def _by_name(function: Any) -> Forbidden | None:
 
 
 def _of_random(frame: FrameType, all: Known) -> Forbidden | None:
-    """The shared generator, the system's, and a new one without a seed. One with a seed is the workflow's own."""
+    """Detect the shared generator, the system's generator, and a new one without a seed. A seeded one is allowed."""
     name, given = frame.f_code.co_name, frame.f_locals
     generator = given.get("self")
     if isinstance(generator, all.system):

@@ -1,14 +1,14 @@
-"""The clocks of the module `time`, which stand where the workflow stands while its code runs in this thread.
+"""Clocks of the module `time` that return the workflow's time while its code runs in this thread.
 
-    time, time_ns                                     the time of the last event, as workflow.now() has it
-    monotonic, perf_counter, monotonic_ns, …_ns       seconds since the workflow began, as its loop's time() has them
-    sleep                                             refused: time does not pass, and it would hold up everybody
+    time, time_ns                                     the time of the last event, as workflow.now() returns it
+    monotonic, perf_counter, monotonic_ns, …_ns       seconds since the workflow began, as its loop's time()
+    sleep                                             refused: it would block the worker's event loop
 
-Libraries read them as attributes of the module, which are exchanged while any thread runs workflow code, and only
-then. Other threads, our own code, asyncio, imports and what is written about the work (logs, traces) get the real ones.
+Libraries read the clocks as attributes of the module. These attributes are replaced only while some thread runs
+workflow code. Other threads, our own code, asyncio, imports, logs and traces still get the real time.
 
-datetime.now() cannot be exchanged: `datetime` is a type, and types are compared. In the libraries of `_BY_DATES`, which
-only ask it for the time, something else stands under its name.
+datetime.now() cannot be replaced globally, because `datetime` is a type that other code compares and checks against.
+The modules in `_BY_DATES` only ask it for the time, so there the name `datetime` is bound to a replacement.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from stepwell.replay.forbidden import INSTEAD
 from stepwell.replay.frames import place_of
 
 _BY_DATES = ("backoff._async", "backoff._sync")
-"""Modules that go by datetime.datetime.now()."""
+"""Modules that read the time by datetime.datetime.now()."""
 
 MANY = 1_000_000
-"""How often the time may be asked at one moment: code that asks more often waits for a time that does not come."""
+"""The most reads of the time after one event. Code that reads it more often is polling for a time that never comes."""
 
 
 class Clock:
-    """One function of the module `time`."""
+    """A clock function of the module `time`, and its replacement."""
 
     def __init__(self, name: str, read: Callable[[Any], float]) -> None:
         self.name = name
@@ -52,7 +52,7 @@ class Clock:
             user = guard.asked_by()
             return self.real(*given) if user is None else self._asked(loop, user)
 
-        # A code object for each: the strict guard knows functions by these.
+        # Each replacement needs its own code object: the strict guard identifies functions by it.
         ask.__code__ = ask.__code__.replace(co_name=self.name)
         calls.stands_in(ask, f"time.{self.name}")
         return update_wrapper(ask, self.real)
@@ -63,6 +63,8 @@ class Clock:
 
 
 class Sleep(Clock):
+    """The replacement of time.sleep, which refuses."""
+
     def __init__(self) -> None:
         super().__init__("sleep", float)
 
@@ -71,7 +73,7 @@ class Sleep(Clock):
 
 
 class _Dates:
-    """The module `datetime`, whose now() is the workflow's while its code asks."""
+    """A replacement of the module `datetime`, whose now() returns the workflow's time to workflow code."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(dates, name)
@@ -100,7 +102,7 @@ class _Datetime:
 def _count(loop: Any, user: FrameType, clock: str) -> None:
     loop.looks += 1
     if loop.looks > MANY:
-        remedy = "That stands still between two events: wait by await asyncio.sleep(…)."
+        remedy = "The workflow's clock stands still between two events: wait with await asyncio.sleep(…)."
         raise NotDurable(f"a loop that waits for {clock}", place_of(user), remedy)
 
 
@@ -127,11 +129,11 @@ CLOCKS = (
 _names = vars(time)
 _lock = Lock()
 _loops = 0
-"""How many run workflow code now, each in a thread of its own."""
+"""The number of threads that run workflow code now."""
 
 
 def stand_still() -> None:
-    """Until `go_on`, which is called as often."""
+    """Replace the clocks until the matching call of `go_on`. Calls nest."""
     global _loops
     with _lock:
         _loops += 1
@@ -143,22 +145,24 @@ def stand_still() -> None:
         for name in _BY_DATES:
             module = sys.modules.get(name)
             if module is not None and getattr(module, "datetime", None) is dates:
-                module.datetime = _Dates()  # type: ignore[attr-defined]  # for good: elsewhere it tells the real time
+                # It stays: outside of workflow code it returns the real time.
+                module.datetime = _Dates()  # type: ignore[attr-defined]  # a module has any attribute
 
 
 def go_on() -> None:
+    """Restore the clocks after the last thread has left workflow code."""
     global _loops
     with _lock:
         _loops -= 1
         if _loops:
             return
         for clock in CLOCKS:
-            if _names[clock.name] is clock.stand_in:  # else somebody has set a clock of his own meanwhile
+            if _names[clock.name] is clock.stand_in:  # otherwise other code has replaced the clock meanwhile
                 _names[clock.name] = clock.real
 
 
 def _after_fork() -> None:
-    """In the child no other thread is left."""
+    """Reset the state in a forked child: no other thread exists there."""
     global _lock, _loops
     _lock, _loops = Lock(), 1
     go_on()

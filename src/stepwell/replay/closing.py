@@ -1,7 +1,7 @@
-"""The end of coroutines and async generators whose code goes on elsewhere, or never.
+"""Close coroutines and async generators whose code goes on in another process, or never.
 
-They are not closed as Python closes them: of a coroutine that awaits another, which awaits something in its
-`finally`, Python ends the outer one and leaves the inner one where it is. What is thrown goes to the innermost.
+Python's own `close()` does not suffice. If a coroutine awaits another one, which awaits something in its `finally`,
+Python ends the outer coroutine and leaves the inner one suspended. An exception thrown in reaches the innermost one.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Any
 from stepwell.replay.code import Evicted
 
 _TIMES = 100
-"""How often code may await something instead of ending, before it is left to itself."""
+"""The number of times that code may await something instead of ending, before it is abandoned."""
 
 
 def close_coroutine(coro: Any) -> None:
-    """End a coroutine where it stands. One that awaits in its `finally` is ended there too, and so on."""
-    with suppress(BaseException):  # this one, or an error of its own
+    """End a coroutine where it is suspended. If it awaits in a `finally`, end it there too, and so on."""
+    with suppress(BaseException):  # Evicted, or an error of the code's own
         for _ in range(_TIMES):
             coro.throw(Evicted())
         coro.close()
 
 
 def close_generator(generator: AsyncGenerator[Any, Any]) -> None:
-    """The same for an async generator that was broken off at a `yield`."""
+    """End an async generator that is suspended at a `yield`."""
     closing: Any = generator.aclose()
     with suppress(BaseException):
         closing.send(None)

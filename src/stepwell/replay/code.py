@@ -1,4 +1,4 @@
-"""A workflow's code as a replay sees it, and the two ways in which it ends without having ended."""
+"""A workflow's code as a replay sees it, and the two exceptions that interrupt it before its end."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from stepwell.model.run import Error
 
 
 class ContinueAsNew(BaseException):
-    """Raised by workflow.continue_as_new: this history ends here."""
+    """Raised by workflow.continue_as_new: the history ends, and the code begins anew with this input."""
 
     def __init__(self, input: bytes) -> None:
         self.input = input
 
 
 class Evicted(BaseException):
-    """Raised into code that is being ended here, and goes on elsewhere or later."""
+    """Raised into coroutines that are evicted here. The run goes on later or in another process."""
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a workflow may know of the run that it is."""
+    """Facts about a workflow's own run that its code may read."""
 
     id: UUID
     name: str
@@ -36,21 +36,21 @@ class About:
 
 
 class Code(Protocol):
-    """A workflow's function, and what can be made of it."""
+    """The function of a workflow, with its encoding."""
 
     def body(self, input: bytes | None) -> Coroutine[Any, Any, bytes]:
-        """Its coroutine, which gives the encoded result. The input is another than the run's if it has continued."""
+        """Return the coroutine, which returns the encoded result. After continue_as_new, `input` replaces the run's."""
         ...
 
     def encode_input(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes: ...
 
     def describe(self, error: BaseException) -> Error:
-        """What is stored of something it raised."""
+        """Return the error to store for an exception of the code."""
         ...
 
 
 def continues(error: BaseException) -> ContinueAsNew | None:
-    """Whether code that raised this begins anew. A TaskGroup raises it as one of a group."""
+    """Return the ContinueAsNew in this error, or None. A TaskGroup wraps it in a group of one."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error if isinstance(error, ContinueAsNew) else None

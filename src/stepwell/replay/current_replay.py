@@ -1,4 +1,4 @@
-"""Which workflow this code belongs to."""
+"""Find the replay that runs the calling code."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from stepwell.replay.replay import Replay
 
 
 def here() -> Replay | None:
-    """The workflow whose code asks; None anywhere else."""
+    """Return the replay of the workflow whose code calls; None outside of workflow code."""
     loop = events._get_running_loop()
     return loop.driver if type(loop) is Loop and isinstance(loop.driver, Replay) else None

@@ -1,4 +1,4 @@
-"""How the code of a workflow ended, told from its task."""
+"""Derive the end of a workflow's code from its main task."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from stepwell.replay.signals import Signals
 
 
 def end_of(main: asyncio.Task[bytes], code: Code, signals: Signals, *, asked: bool, undone: bool) -> Ended:
-    """`asked`: it was to be cancelled; `undone`: all that it had to undo was."""
+    """Return the end of the code.
+
+    `asked` says that a cancellation was requested, `undone` that every compensation succeeded.
+    """
     if main.cancelled():
         if asked:
             return Ended(EventType.WORKFLOW_CANCELLED)

@@ -1,4 +1,4 @@
-"""What a history says of the code that wrote it, and how that of today is told to differ."""
+"""Compare a history with today's code, and describe a mismatch."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ _NOTHING: frozenset[str] = frozenset()
 
 @dataclass(slots=True)
 class Ahead:
-    """What code must know of the events that follow, before it is told of them."""
+    """Facts from later events of the history that the code needs before those events are delivered."""
 
     marks: dict[int, set[str]] = field(default_factory=dict)
-    """By the number of an arrival: the patches that were marked upon it."""
+    """The patches that were marked after each arrival, by the index of the arrival."""
     run_ids: dict[int, UUID] = field(default_factory=dict)
-    """By the number of a command: the run that it started. In a fork they are those of another run's children."""
+    """The run that each command started, by the command's number. In a fork these are the origin's children."""
     whens: dict[int, datetime] = field(default_factory=dict)
-    """By the number of a command: when its timer fires. In a fork later than the code would say."""
+    """The time at which each timer fires, by the command's number. In a fork it is later than the code computes."""
     last: int | None = None
-    """The last command, if what the code asked for upon the same arrival was not all written: what follows is new."""
+    """The last recorded command, if the commands that the last arrival caused were not all written: those after it are
+    new."""
 
     def marked_upon(self, idx: int) -> set[str] | frozenset[str]:
         return self.marks.get(idx, _NOTHING)
@@ -55,7 +56,7 @@ def look_ahead(events: Sequence[Event]) -> Ahead:
 
 
 def last_arrival(events: Sequence[Event]) -> int:
-    """Where the last event stands that is no command; 0 if there is none."""
+    """Return the position of the last event that is not a command; 0 if there is none."""
     for place in range(len(events) - 1, -1, -1):
         if events[place].type not in COMMANDS:
             return place
@@ -63,7 +64,7 @@ def last_arrival(events: Sequence[Event]) -> int:
 
 
 def fits(event: Event, command: Command | None) -> bool:
-    """Whether it records this command."""
+    """Tell whether the event records this command."""
     return (
         command is not None
         and command.type == event.type
@@ -74,20 +75,20 @@ def fits(event: Event, command: Command | None) -> bool:
 
 
 def is_stray(event: Event, call: Command | StepCall) -> bool:
-    """Whether it is the end of another run than this call started: one of before this run began anew."""
+    """Tell whether the event is the end of a run that this call did not start, but the code before continue_as_new."""
     run_id = event.run_id
     return run_id is not None and (isinstance(call, StepCall) or (run_id is not call.run_id and run_id != call.run_id))
 
 
 def ends(event: Event, call: Command | StepCall) -> bool:
-    """Whether it is how a call of this kind, or a step of this name, ends."""
+    """Tell whether the event can end a call of this kind, or a step of this name."""
     if isinstance(call, StepCall):
         return event.type in OF_STEPS and event.name == call.name
     return event.type not in OF_STEPS
 
 
 def mismatch(about: About, event: Event, found: Command | StepCall | Ended | None) -> Nondeterminism:
-    """The code did this, or waits, where its history has that event."""
+    """Return the error for code that does `found`, or waits, where its history has another event."""
     recorded, line = described(event.type, event.name, event.takes), "it waits for something else"
     match found:
         case None:

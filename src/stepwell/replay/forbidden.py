@@ -1,4 +1,4 @@
-"""What workflow code must not call, and what to write instead: for the guard at run time, and for `stepwell check`."""
+"""Functions that workflow code must not call, and their alternatives: for the run-time guard and `stepwell check`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ _NOW = "workflow.now()"
 _LENGTH = "workflow.now() before and after"
 _RANDOM = "workflow.random"
 _UUID = "workflow.uuid()"
-_SECRET = "a step that makes it: what workflow.random gives can be guessed"
-_PROCESS = "workflow.info().id, or a step that asks: another process may go on with this run"
+_SECRET = "a step that creates it: numbers of workflow.random are predictable"
+_PROCESS = "workflow.info().id, or a step that reads it: another process may continue this run"
 
 STEP = "a step or a task that does it, and await that"
 
@@ -28,7 +28,7 @@ INSTEAD: Mapping[str, str] = {
         for clock in ("monotonic", "perf_counter", "process_time", "thread_time")
         for unit in ("", "_ns")
     },
-    "time.sleep": "await asyncio.sleep(…): it is durable, and holds nobody up",
+    "time.sleep": "await asyncio.sleep(…): it is durable, and blocks no other run",
     **{f"random.{name}": f"{_RANDOM}.{name}(…)" for name in OF_RANDOM},
     "random.SystemRandom": _RANDOM,
     **dict.fromkeys(("os.urandom", "os.getrandom"), _SECRET),
@@ -37,16 +37,16 @@ INSTEAD: Mapping[str, str] = {
     **{f"uuid.uuid{version}": _UUID for version in (1, 4, 6, 7)},
     **dict.fromkeys(("os.getpid", "os.getppid"), _PROCESS),
 }
-"""By the dotted name of the function: those that give something else each time they are called."""
+"""Functions whose results differ from call to call, by dotted name, with the alternative to each."""
 
 OF_LIBRARIES = frozenset(
     {name for name, instead in INSTEAD.items() if instead.startswith(_NOW)}
     | {f"time.{clock}{unit}" for clock in ("monotonic", "perf_counter") for unit in ("", "_ns")}
     | {"time.sleep"}
 )
-"""Also refused to an installed package, where it gets past the clocks that stand still: see `clocks`. By such a clock
-it decides how often to try again, and when to give up."""
+"""Functions that are refused in installed packages, too, if a call bypasses the clocks of `clocks`. Packages decide by
+such a clock how often to retry and when to give up."""
 
 UNSEEDED = "random.Random"
-"""Allowed with a seed, and only then."""
+"""The class that is allowed only with a seed."""
 INSTEAD_OF_UNSEEDED = f"{_RANDOM}, or Random(seed)"

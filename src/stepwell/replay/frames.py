@@ -1,4 +1,4 @@
-"""Whose code a frame runs: the user's, an installed package's, the standard library's or ours."""
+"""Classify the code of a frame: the user's, an installed package's, the standard library's or ours."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from types import FrameType
 
-# A file is called what the path it was imported by calls it, which may lead through a link.
+# co_filename is the path by which a file was imported, which may contain a symbolic link.
 _OURS = tuple({str(path.parent.parent) + os.sep for path in (Path(__file__), Path(__file__).resolve())})
 _LIBRARY = tuple(
     {
@@ -21,6 +21,8 @@ _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
 
 
 class Whose(Enum):
+    """The owner of a piece of code."""
+
     USERS = "the user's"
     INSTALLED = "an installed package's"
     LIBRARY = "the standard library's"
@@ -29,7 +31,7 @@ class Whose(Enum):
 
 @cache
 def whose(file: str) -> Whose:
-    """By its file. What was made at run time, such as the `__init__` of a dataclass, is whose class it is: theirs."""
+    """Return the owner of code in this file. Generated code, such as a dataclass's `__init__`, counts as the user's."""
     if file.startswith(_OURS):
         return Whose.OURS
     if any(each in file for each in _INSTALLED):
@@ -38,13 +40,13 @@ def whose(file: str) -> Whose:
 
 
 def place_of(frame: FrameType) -> str:
-    """`shop.py:42 in checkout`; code that was made at run time is told by the line that called it."""
+    """Return `shop.py:42 in checkout`. For generated code, return the line that called it."""
     while frame.f_code.co_filename == "<string>" and frame.f_back is not None:
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
 
 
 def package_of(frame: FrameType) -> str:
-    """The name of its module, up to the first dot."""
+    """Return the top-level package of the frame's module."""
     name = frame.f_globals.get("__name__")
     return name.partition(".")[0] if isinstance(name, str) else ""

@@ -1,4 +1,4 @@
-"""Futures, tasks and handles of the loop that workflow code runs on."""
+"""Futures, tasks and handles of the event loop for workflow code."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class DurableTask(asyncio.Task[T]):
         super().__init__(coro, loop=loop, name="task", context=self.context, **more)
 
     def get_name(self) -> str:
-        """asyncio's own counts the tasks of a process: another name in each replay."""
+        """Return the durable name. asyncio's default counts the tasks of the process, and so differs in each replay."""
         return name_of_task(self._named)
 
     def set_name(self, value: object) -> None:
@@ -48,12 +48,12 @@ class DurableTask(asyncio.Task[T]):
 
 
 def name_of_task(named: str | int) -> str:
-    """The name that a task was given, or the one that asyncio makes of a number."""
+    """Return the given name, or the default name that asyncio forms from a number."""
     return named if isinstance(named, str) else f"Task-{named}"
 
 
 class Soon(asyncio.Handle):
-    """A handle, made in less time: there are several for each event."""
+    """A handle that is cheaper to create: every event needs several."""
 
     __slots__ = ()
 
@@ -67,7 +67,7 @@ class Soon(asyncio.Handle):
 
 
 class DurableTimer(asyncio.TimerHandle):
-    """A timer, and the number of the command that it is."""
+    """A timer, and the command that schedules it."""
 
     __slots__ = ("command",)
 
@@ -77,17 +77,17 @@ class DurableTimer(asyncio.TimerHandle):
 
 
 class EndsItself:
-    """A task that is no coroutine's."""
+    """A task without a coroutine."""
 
     __slots__ = ()
 
     def end(self) -> None:
-        """Let go of it, without a word to anyone."""
+        """End the task without notifying the issuer."""
         raise NotImplementedError
 
 
 class MakesItsTask:
-    """A coroutine with a task of its own kind."""
+    """A coroutine with a task class of its own."""
 
     __slots__ = ()
 

@@ -1,7 +1,8 @@
-"""Who hears of async generators: the workflow in which one began, else whoever heard of them before.
+"""Hooks for async generators: they notify the workflow in which a generator began, else the previous hooks.
 
-Python asks two hooks of the thread, and to set them for each event that a workflow is told is dear: everyone who audits
-is told four times. These are set once for an event loop, stay, and tell apart who begins one.
+Python has two such hooks per thread. Setting them for each event of a workflow is expensive, because every audit hook
+is called four times. These hooks are therefore set once per event loop and stay; they check in which loop a generator
+begins.
 """
 
 from __future__ import annotations
@@ -18,19 +19,21 @@ Hook = Callable[[Generator], Any]
 
 
 class Hears(Protocol):
-    """A loop that has async generators of its own."""
+    """A loop that manages its own async generators."""
 
     def begins(self, generator: Generator) -> None: ...
 
     def ends(self, generator: Generator) -> None:
-        """Nobody has it any more."""
+        """Handle a generator to which no reference is left."""
 
 
 _of: dict[int, Hears] = {}
-"""The identity of an async generator, and where it began. Of a workflow that has ended there is none."""
+"""The loop in which each async generator began, by the generator's identity. Ended workflows have no entries."""
 
 
 class Begins:
+    """The hook for the first iteration of a generator."""
+
     __slots__ = ("_kind", "_outer")
 
     def __init__(self, kind: type[Any], outer: Hook | None) -> None:
@@ -43,12 +46,14 @@ class Begins:
             _of[id(generator)] = loop
             loop.begins(generator)
             return
-        _of.pop(id(generator), None)  # of one that had this place in memory before
+        _of.pop(id(generator), None)  # a stale entry: an earlier generator had the same address
         if self._outer is not None:
             self._outer(generator)
 
 
 class _Ends:
+    """The hook for the finalization of a generator."""
+
     __slots__ = ("_outer",)
 
     def __init__(self, outer: Hook | None) -> None:
@@ -61,17 +66,20 @@ class _Ends:
         elif self._outer is not None:
             self._outer(generator)
         else:
-            close_generator(generator)  # as Python does where nobody hears
+            close_generator(generator)  # as Python does without a hook
 
 
 def hear(kind: type[Any]) -> None:
-    """From now on, in this thread, loops of this kind hear of what begins while they run. Once, as `Begins` tells."""
+    """Set the hooks of this thread, so that loops of this class are notified of generators that begin in them.
+
+    Call this once per thread: an installed `Begins` shows that the hooks are set.
+    """
     hooks = sys.get_asyncgen_hooks()
     sys.set_asyncgen_hooks(Begins(kind, hooks.firstiter), _Ends(hooks.finalizer))
 
 
 def forget(identities: list[int], loop: Hears) -> None:
-    """These began in this loop, which has ended."""
+    """Remove the entries of generators that began in a loop which has ended."""
     for identity in identities:
         if _of.get(identity) is loop:
-            _of.pop(identity, None)  # which another thread may have done just now, for one at the same place
+            _of.pop(identity, None)  # another thread may have removed it just now, for a generator at the same address

@@ -1,11 +1,11 @@
-"""Keeps workflow code from what a replay could not repeat.
+"""Refuse operations of workflow code that a replay could not repeat.
 
-    always      files, sockets, processes and threads: an audit hook hears of them wherever they are opened, and
-                looks from there outwards for the line of the user's that led to it; time.sleep: see `clocks`
-    when strict clocks, random numbers and uuids, called by a line of the user's: they cannot be heard of but by a
-                profile function, which is too dear for production
+    always      files, sockets, processes and threads: an audit hook is called wherever they are opened, and searches
+                the stack outwards for the user's line that led to it; time.sleep: see `clocks`
+    when strict clocks, random numbers and uuids, called by a line of the user's: only a profile function can detect
+                them, which is too expensive for production
 
-Outside of workflow code, and in other threads, all is as it was.
+Code outside of workflows and other threads are not affected.
 """
 
 from __future__ import annotations
@@ -54,37 +54,37 @@ _EVENTS = {
 }  # fmt: skip
 
 _FOR_THEIR_OWN_SAKE = {
-    # Importing, telling where an error was, and tables that are read when first needed …
+    # Imports, tracebacks, and tables that are read when first needed …
     "importlib", "zipimport", "pkgutil", "linecache", "traceback", "inspect", "warnings", "zoneinfo", "encodings",
     "gettext", "locale", "mimetypes", "pkg_resources",
-    # … what is written about the work …
+    # … logging, tracing and metrics …
     "logging", "loguru", "structlog", "rich", "sentry_sdk", "opentelemetry", "ddtrace", "datadog", "elasticapm",
     "logfire", "newrelic", "prometheus_client", "statsd",
-    # … and those who look on.
+    # … and debuggers, coverage and test tools.
     "pdb", "bdb", "pydevd", "_pydevd_bundle", "debugpy", "coverage", "_pytest", "pytest_timeout",
 }  # fmt: skip
-"""Modules that open what they need without the workflow coming out any different."""
+"""Modules that may open files and sockets, because this does not change the workflow's result."""
 
 inside: dict[int, Any] = {}
-"""Threads that run workflow code now, with its loop. Looked at first: nearly always it is empty."""
+"""The loop of each thread that runs workflow code now. It is checked first, because it is nearly always empty."""
 _INSTEAD_OF_PACKAGE = (
-    "Give it workflow.now() if it takes a time, use a package that calls time.monotonic(), which has the workflow's "
-    "time, or do it in a step or a task, and await that."
+    "Pass it workflow.now() if it accepts a time, use a package that calls time.monotonic(), which returns the "
+    "workflow's time, or do it in a step or a task, and await that."
 )
 _installed = False
 _strict = os.environ.get("STEPWELL_STRICT", "").lower() in ("1", "true", "yes")
 _gates: set[int] = set()
-"""The code that runs workflow code: no line behind it is the workflow's."""
+"""Identities of the code objects that run workflow code: frames outside of them are not the workflow's."""
 
 
 def strict(on: bool = True) -> None:
-    """Whether clocks, random numbers and uuids are caught in this process."""
+    """Turn the strict mode of this process on or off: it refuses clocks, random numbers and uuids."""
     global _strict
     _strict = on
 
 
 def strict_by_default() -> None:
-    """Strict, unless STEPWELL_STRICT says something."""
+    """Turn the strict mode on, unless STEPWELL_STRICT is set."""
     if not os.environ.get("STEPWELL_STRICT"):
         strict()
 
@@ -94,7 +94,7 @@ def is_strict() -> bool:
 
 
 def guarded(run: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
-    """Around the method that runs workflow code in this thread."""
+    """Decorate the method that runs workflow code in this thread."""
 
     @wraps(run)
     def run_guarded(self: Any, then: Any) -> None:
@@ -114,7 +114,7 @@ def guarded(run: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
 
 
 def _run_watched(run: Callable[[Any, Any], None], loop: Any, then: Any, thread: int) -> None:
-    """The first time, inside of another, or when strict."""
+    """Run workflow code for the first time, inside other workflow code, or in strict mode."""
     if thread in inside:
         run(loop, then)
         return
@@ -127,14 +127,14 @@ def _run_watched(run: Callable[[Any, Any], None], loop: Any, then: Any, thread: 
             sys.setprofile(_watch)
         run(loop, then)
     finally:
-        # It is not there any more if it has raised: Python takes it out.
+        # Python removes a profile function that raised.
         if watching and sys.getprofile() is _watch:
             sys.setprofile(None)
         del inside[thread]
 
 
 def _install() -> None:
-    """Once, and for good: a hook cannot be taken out again."""
+    """Install the audit hook, once: Python cannot remove it again."""
     global _installed
     _installed = True
     sys.addaudithook(_audit)
@@ -143,7 +143,7 @@ def _install() -> None:
 
 
 def _tell_of_threads() -> None:
-    """As Python does from 3.12 on: the same event, raised before a thread is started."""
+    """Raise an audit event before a thread starts, as Python does from 3.12 on."""
     start = _thread.start_new_thread
 
     @wraps(start)
@@ -169,7 +169,7 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
 
 
 def _is_data(path: Any, mode: str | None, flags: int) -> bool:
-    """Read what came with the code or tells of time zones; or no file at all, but one that is already open."""
+    """Tell whether an open() only reads installed files or time zone data, or reuses an open file descriptor."""
     if isinstance(path, int):
         return True
     if (flags & (os.O_WRONLY | os.O_RDWR)) or not isinstance(path, str | bytes):
@@ -180,7 +180,7 @@ def _is_data(path: Any, mode: str | None, flags: int) -> bool:
 
 
 def _user_behind(frame: FrameType | None) -> FrameType | None:
-    """The line of the user's that led here; None where somebody in between does it for its own sake."""
+    """Return the user's frame that led here; None if a module in between acts for its own purposes, such as logging."""
     packages: list[FrameType] = []
     user: FrameType | None = None
     while frame is not None and id(frame.f_code) not in _gates:
@@ -196,8 +196,8 @@ def _user_behind(frame: FrameType | None) -> FrameType | None:
 
 
 def asked_by() -> FrameType | None:
-    """The line of the user's on whose behalf the caller of our caller asks; None where it does not, but for its own
-    sake, ours or asyncio's."""
+    """Return the user's frame on whose behalf the caller of our caller reads a clock. Return None if our own code,
+    asyncio or a module such as logging reads it for its own purposes."""
     caller = sys._getframe(2)
     if whose(caller.f_code.co_filename) is Whose.OURS or package_of(caller) == "asyncio":
         return None
@@ -205,7 +205,7 @@ def asked_by() -> FrameType | None:
 
 
 def _own_line(packages: Sequence[FrameType]) -> FrameType | None:
-    """Where the user's code is itself installed: the outermost package is the workflow's."""
+    """Find the workflow's frame if the user's code is itself an installed package: the outermost package is it."""
     if not packages:
         return None
     own = package_of(packages[-1])
@@ -213,7 +213,7 @@ def _own_line(packages: Sequence[FrameType]) -> FrameType | None:
 
 
 def _watch(frame: FrameType, event: str, function: Any) -> None:
-    """Hears of every call in this thread, and raises where the user's own line must not make it."""
+    """Check every call in this thread, and raise NotDurable for a forbidden call. This is the profile function."""
     found = forbidden_call(frame, event, function)
     if found is None:
         return

@@ -1,14 +1,14 @@
-"""The event loop that workflow code runs on: a line of callbacks, a clock that stands still, and nothing else.
+"""The event loop for workflow code: a queue of callbacks, a clock that stands still, and nothing else.
 
-Plain asyncio works in it, because asyncio asks little of its loop. What it must not do is differ from one replay
-to the next, and what would differ is refused, with the line that asked and what to do instead:
+Plain asyncio works in it, because asyncio needs little of its loop. The loop must behave the same in every replay.
+Whatever would differ is refused; the error names the line that asked for it, and an alternative.
 
 * Time passes only from event to event. A timer is a durable command.
-* Futures and tasks are hashed by the order in which they were made, so that a set of them, which `wait` returns
-  and `TaskGroup` keeps, is always walked in the same order.
-* Garbage is not collected while it runs. An async generator that is let go of ends then, if it is the code that
-  lets go; one that the collector finds, at whatever time, ends with the workflow.
-* Threads, sockets, processes and files do not exist here. A task or a step may use them.
+* Futures and tasks are hashed by the order of their creation. A set of them, as `wait` returns and `TaskGroup` keeps,
+  therefore always iterates in the same order.
+* Garbage is not collected while the loop runs. If the code drops the last reference to an async generator, the
+  generator ends at once. A generator that the collector finds, at whatever time, ends with the workflow.
+* Threads, sockets, processes and files are not available. A task or a step may use them.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ from stepwell.replay.refused import refusing
 T = TypeVar("T")
 
 MANY = 1_000_000
-"""Callbacks after one event: code that takes more is waiting for nothing."""
+"""The most callbacks after one event: code that needs more loops without waiting for anything."""
 
 _TIMES = 100
-"""How often code that is being ended may make other tasks, before those are left to themselves."""
+"""The number of rounds in which evicted code may create further tasks, before those are abandoned."""
 
 CAN_BE_EAGER = sys.version_info >= (3, 12)
 
 BARE: Any = (asyncio.Task, getattr(asyncio.tasks, "_PyTask", asyncio.Task))
-"""The classes of tasks that anyone may make without asking a loop."""
+"""The task classes that code can instantiate without asking the loop."""
 
 _NUMBERED = re.compile(r"Task-\d+")
 
@@ -61,14 +61,14 @@ _OF_A_THREAD = asyncio.wrap_future.__code__
 
 
 class NeverWaits(Exception):
-    """Code went on and on without waiting for anything durable."""
+    """The code ran too many callbacks without waiting for anything durable."""
 
     def __init__(self, line: str) -> None:
         self.line = line
 
 
 class Driver(Protocol):
-    """Whoever the loop belongs to."""
+    """The owner of the loop."""
 
     evicting: bool
 
@@ -77,11 +77,11 @@ class Driver(Protocol):
     def timer_cancelled(self, timer: DurableTimer) -> None: ...
 
     def unheard(self, what: str, error: BaseException) -> None:
-        """An error of which nobody else will hear."""
+        """Report an error that no code will retrieve."""
 
 
 class _Gone:
-    """The driver of a loop that has ended."""
+    """The driver of a closed loop."""
 
     evicting = True
 
@@ -93,69 +93,75 @@ class _Gone:
 
 
 GONE = _Gone()
-"""Whoever is let go of must not be held in a circle: it would stay until circles are looked for, and that is seldom."""
+"""A shared driver for closed loops. It breaks the reference cycle between a loop and its replay, which only a garbage
+collection, and those are rare, would free."""
 
 
 kept_by_task: list[MutableMapping[Any, Any]] = []
-"""What libraries keep for each task until its callbacks have run. Those of a task that is evicted never run: without
-its removal the task would be kept for ever."""
+"""Mappings in which libraries keep data of each task until its callbacks have run. The callbacks of an evicted task
+never run, so its entry must be removed: otherwise the task would leak."""
 
 Before = tuple[asyncio.AbstractEventLoop | None, bool, asyncio.Task[Any] | None]
-"""Which loop ran here, whether garbage was collected, and in which task it was."""
+"""The state of the thread before our loop was entered: the running loop, gc.isenabled(), and the current task."""
 
 
 @refusing
 class Loop(asyncio.AbstractEventLoop):
+    """A deterministic event loop for the code of one workflow."""
+
     def __init__(self, driver: Driver, *, seed: int = 0) -> None:
         self.driver = driver
         self.line: deque[Any] = deque()
-        """What is ready to be run."""
+        """The queue of ready callbacks."""
         self._now = 0.0
         self.began_ns = 0
-        """When its time began, by the clocks of the world."""
+        """The start of the loop's time, in nanoseconds since the epoch."""
         self.looks = 0
-        """How often its code has asked for the time since the last event."""
+        """The number of reads of the time since the last event."""
         self.seed(seed)
         self._tasks: dict[int, asyncio.Task[Any]] = {}
         self._tidy_at = 100
         self._unnamed = 0
-        """How many tasks were made without a name."""
+        """The number of tasks created without a name."""
         self._bare = 0
-        """How many bare futures and tasks have a number."""
+        """The number of bare futures and tasks that have a sequence number."""
         self._may_be_eager = False
-        """Someone asked whether it runs: a bare task does that if it is to begin at once."""
+        """True once is_running() was called: a bare task with eager_start calls it."""
         self._tidy_in = 0
         self._generators: WeakValueDictionary[int, Any] | None = None
-        """Made for the first: hardly any workflow has one."""
+        """The async generators, by sequence number. Created with the first one, because hardly any workflow has any."""
         self._let_go: list[Generator] = []
         self._given: set[int] = set()
-        """Those that were taken to be closed."""
+        """The sequence numbers of generators that were already taken to be closed."""
         self._begun: dict[int, int] = {}
-        """The identity of an async generator, and the how manieth it is."""
+        """The sequence number of each async generator, by its identity."""
         self._closed = False
         self._entered = False
         self.stretch: int | None = None
-        """Callbacks that are run at a time, if not all there are: `run_until_idle` may leave more."""
+        """The number of callbacks after which `run_until_idle` returns, even if the queue is not empty; None: all."""
         self.ran = 0
-        """Whole stretches of them since the last event."""
+        """The number of callbacks in whole stretches since the last event."""
         self._scopes = 0
-        """How many cancel scopes of anyio's were made."""
+        """The number of anyio cancel scopes created."""
         self._tries: dict[int, int] = {}
-        """By the number of a cancel scope: how often it has tried again since the last event."""
+        """The number of retries of each cancel scope since the last event, by the scope's number."""
         self._held: list[asyncio.Handle] = []
-        """Handles that are run after the next event."""
+        """Handles that are postponed until after the next event."""
         self._forgotten: list[asyncio.Task[Any]] = []
 
     def seed(self, seed: int) -> None:
-        """Sets hashes apart from those of other loops: there are sets of everyone's tasks. Their lowest bits count
-        from nought, so that a small set is walked in the order in which its members were made."""
+        """Set the start of the sequence numbers, which serve as hashes.
+
+        The seed separates the hashes of different loops, because some sets contain tasks of all loops. The lowest bits
+        count from zero, so that a small set iterates in the order in which its members were created.
+        """
         self.first_seq = self._seq = seed & 0xFFFF_FFFF_0000
 
-    # -- for those who drive it
+    # -- for the driver
 
     def run_until_idle(self, now: float, then: Callable[[], bool] | None = None) -> None:
-        """Run whatever is ready, at this time, for a stretch at most; and as long as `then` makes more of it ready,
-        that. Leaves the loop that runs here as it was."""
+        """Run the ready callbacks at this time, at most one stretch of them. Repeat while `then` returns True, which
+        means that it made more callbacks ready. Restore the running loop of the thread afterwards."""
         if now > self._now:
             self._now = now
         if not self.line:
@@ -171,7 +177,7 @@ class Loop(asyncio.AbstractEventLoop):
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Be the loop that runs here, for several runs of it."""
+        """Be the running loop of this thread for several calls of `run_until_idle`."""
         before = self._enter()
         try:
             yield
@@ -180,7 +186,8 @@ class Loop(asyncio.AbstractEventLoop):
 
     def _enter(self) -> Before:
         outer, collects = events._get_running_loop(), gc.isenabled()
-        gc.disable()  # first here and last there: what is found in between is not let go of by the code
+        # Disabled first here and enabled last in _leave: no collection may finalize objects of the code in between.
+        gc.disable()
         left = None if _swap is None or outer is None else _swap(outer, None)
         if type(sys.get_asyncgen_hooks()[0]) is not generators.Begins:
             generators.hear(Loop)
@@ -213,7 +220,7 @@ class Loop(asyncio.AbstractEventLoop):
                 try:
                     handle._context.run(handle._callback, *handle._args)
                 except BaseException as error:
-                    if not _is_of_a_task(handle):  # else that has it too
+                    if not _is_of_a_task(handle):  # a task keeps the error itself
                         self.driver.unheard("a callback raised", error)
             else:
                 break
@@ -225,12 +232,14 @@ class Loop(asyncio.AbstractEventLoop):
 
     @property
     def tasks(self) -> list[asyncio.Task[Any]]:
-        """Those that have not ended, in the order in which they were made."""
+        """The tasks that have not ended, in the order of their creation."""
         return [task for task in self._tasks.values() if not task.done()]
 
     def tidy_some(self) -> None:
-        """Let go of tasks that have ended, so that failures are told of those that nobody else holds. Among many that
-        is done seldom: they are all looked at."""
+        """Drop ended tasks now and then, so that asyncio reports failures of tasks to which no other reference is left.
+
+        With many tasks this is done less often, because it scans all of them.
+        """
         if len(self._tasks) < 2:
             return
         self._tidy_in -= 1
@@ -243,7 +252,7 @@ class Loop(asyncio.AbstractEventLoop):
         self._tidy_at = 100 + 2 * len(self._tasks)
 
     def tell_unheard(self) -> None:
-        """All has ended: what nobody has asked for, nobody will."""
+        """Report the errors that no code has retrieved, after all code has ended."""
         for task in list(self._tasks.values()):
             future: Any = task
             if task.done() and future._log_traceback:
@@ -252,7 +261,7 @@ class Loop(asyncio.AbstractEventLoop):
 
     @property
     def has_generators(self) -> bool:
-        """Some that may not have ended."""
+        """True if there may be async generators that have not ended."""
         return self._generators is not None or bool(self._let_go)
 
     def current_task(self) -> asyncio.Task[Any] | None:
@@ -263,33 +272,33 @@ class Loop(asyncio.AbstractEventLoop):
         return self._seq
 
     def name_task(self, name: object) -> str | int:
-        """The given name as text, as asyncio has it; without one the number of this task."""
+        """Return the given name as text, as asyncio does; without one, the number of this unnamed task."""
         if name is not None:
             return str(name)
         self._unnamed += 1
         return self._unnamed
 
     def asks(self) -> asyncio.Task[Any] | None:
-        """The task that asks for something now."""
+        """Return the task that is running now. Adopt it if it is bare."""
         task = asyncio.current_task(self)
         if task.__class__ is not DurableTask and isinstance(task, BARE):
             self._adopt(task, None)
         return task
 
     def _adopt(self, task: Any, context: Context | None) -> None:
-        """Take a task that was made without asking the loop, `asyncio.Task(coro, loop=loop)`, for one of its own."""
+        """Register a task that was created without the loop, by `asyncio.Task(coro, loop=loop)`."""
         if isinstance(task, DurableTask) or hasattr(task, "_stepwell_seq"):
             return
         task._stepwell_seq = self._next_bare()
         if CAN_BE_EAGER:
             context = task.get_context()
         task._stepwell_context = copy_context() if context is None else context
-        if _NUMBERED.fullmatch(task.get_name()):  # by asyncio, which counts the tasks of a process
+        if _NUMBERED.fullmatch(task.get_name()):  # asyncio's default name counts the tasks of the process
             task.set_name(name_of_task(self.name_task(None)))
         self._add(-task._stepwell_seq, task)
 
     def number(self, future: Any) -> None:
-        """Have an order among bare futures and bare tasks, which are hashed by address."""
+        """Give a bare future or task a sequence number: these are hashed by address, and would have no order."""
         if isinstance(future, BARE):
             self._adopt(future, None)
         elif not hasattr(future, "_stepwell_seq"):
@@ -305,7 +314,7 @@ class Loop(asyncio.AbstractEventLoop):
             self.tidy()
 
     def _adopt_eager(self) -> None:
-        """Take also bare tasks that began at once, and have asked for nothing since: asyncio knows them."""
+        """Adopt bare tasks that began eagerly and have not called the loop since. asyncio has a list of them."""
         if not self._may_be_eager:
             return
         all_there: Any = getattr(asyncio.tasks, "_scheduled_tasks", None)
@@ -319,8 +328,8 @@ class Loop(asyncio.AbstractEventLoop):
         return self._scopes
 
     def tries_again(self, scope: int, handle: asyncio.Handle, most: int) -> None:
-        """Hold this handle, the last in the line, until the next event if its scope has tried so often after this one:
-        more of it would change nothing."""
+        """Postpone this handle, the last in the queue, until the next event if its scope has retried more than `most`
+        times after this one: further retries would change nothing."""
         if not self.line or self.line[-1] is not handle:
             return
         tries = self._tries[scope] = self._tries.get(scope, 0) + 1
@@ -328,7 +337,7 @@ class Loop(asyncio.AbstractEventLoop):
             self._held.append(self.line.pop())
 
     def begin_event(self) -> None:
-        """Count anew what happens after an event, and run what was held until then, behind what the event woke."""
+        """Reset the counts for a new event, and queue the postponed handles after those that the event made ready."""
         self.ran = self.looks = 0
         if self._tries:
             self._tries.clear()
@@ -336,7 +345,7 @@ class Loop(asyncio.AbstractEventLoop):
             self._held.clear()
 
     def wind_up(self) -> list[asyncio.Task[Any]]:
-        """As asyncio.run does: what is left ends with the workflow, and may clean up. Those to be waited for now."""
+        """Cancel the remaining tasks at the end of the workflow, as asyncio.run does. Return the tasks to wait for."""
         self._adopt_eager()
         left = self.tasks
         for task in left:
@@ -346,8 +355,8 @@ class Loop(asyncio.AbstractEventLoop):
         return left
 
     def end_all(self) -> None:
-        """Close all code where it stands. `finally` runs, as far as it awaits nothing; nothing is cancelled, as that
-        is something that code may answer."""
+        """Close all code where it is suspended. A `finally` runs as far as its first await. Nothing is cancelled,
+        because code may respond to a cancellation."""
         self.line.clear()
         self._held.clear()
         self._adopt_eager()
@@ -355,9 +364,9 @@ class Loop(asyncio.AbstractEventLoop):
             self.call_soon(self._end_all)
             with suppress(NeverWaits):
                 self.run_until_idle(0.0)
-        self._forget_tasks()  # those that had ended, too: they hold this loop
+        self._forget_tasks()  # also the ended ones: they refer to this loop
         if self._begun:
-            # One that was neither closed nor has ended, held by an error perhaps, is still ours when it is let go of.
+            # A generator that is still alive, perhaps referenced by a traceback, stays ours until it is freed.
             alive = {id(each) for each in (self._generators or {}).values() if each.ag_frame is not None}
             generators.forget([identity for identity in self._begun if identity not in alive], self)
         self._closed = True
@@ -374,7 +383,7 @@ class Loop(asyncio.AbstractEventLoop):
 
     def _end_all(self) -> None:
         suspended = self._take_suspended()
-        for _ in range(_TIMES):  # what is ended may make others, and those again
+        for _ in range(_TIMES):  # code may create further tasks while it is closed, repeatedly
             if not (tasks := self.tasks):
                 break
             self._forget_tasks()
@@ -409,7 +418,7 @@ class Loop(asyncio.AbstractEventLoop):
         self._generators[number] = generator
 
     def ends(self, generator: Generator) -> None:
-        """Nobody has it any more."""
+        """Close a generator to which no reference is left, or keep it to be closed with the workflow."""
         if self.driver.evicting:
             close_generator(generator)
         elif self._entered:
@@ -418,8 +427,9 @@ class Loop(asyncio.AbstractEventLoop):
             self._let_go.append(generator)
 
     def _take_suspended(self) -> list[Any]:
-        """Those that are at a `yield`, in the order in which they began. Each is given once: it may refuse to end."""
-        # One look, which holds what it finds: between its keys and its values garbage may be collected.
+        """Return the generators suspended at a `yield`, in the order in which they began. Each is returned only once,
+        because it may refuse to end."""
+        # Copy in one step, with strong references: a garbage collection between keys() and values() would change it.
         begun: dict[int, Any] = {} if self._generators is None else dict(self._generators.items())
         let_go, self._let_go = self._let_go, []
         there = [*(each for number, each in begun.items() if number not in self._given), *let_go]
@@ -427,7 +437,7 @@ class Loop(asyncio.AbstractEventLoop):
         at_a_yield = [each for each in there if each.ag_frame is not None and not each.ag_running]
         return sorted(at_a_yield, key=lambda each: self._begun[id(each)])
 
-    # -- what asyncio asks of it
+    # -- the interface for asyncio
 
     def time(self) -> float:
         return self._now
@@ -458,7 +468,7 @@ class Loop(asyncio.AbstractEventLoop):
         return timer
 
     def ready(self, handle: Any) -> None:
-        """What goes into the line as it is: a timer that fires, or a task that is its own handle."""
+        """Queue a handle as it is: a timer that fires, or a task that is its own handle."""
         self.line.append(handle)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
@@ -469,7 +479,7 @@ class Loop(asyncio.AbstractEventLoop):
         if sys._getframe(1).f_code is _OF_A_THREAD:
             raise NotDurable("threads", line_of_user())
         if CAN_BE_EAGER:
-            self.asks()  # a bare task that began at once, perhaps
+            self.asks()  # adopts a bare task that began eagerly
         return DurableFuture(loop=self)
 
     def create_task(
@@ -486,7 +496,7 @@ class Loop(asyncio.AbstractEventLoop):
         return task
 
     def unheard(self, context: dict[str, Any]) -> None:
-        """Called by asyncio for a future that is let go of with an error that nobody has asked for."""
+        """Report an error that was never retrieved. asyncio calls this when such a future is freed."""
         error, future = context.get("exception"), context.get("future")
         if error is not None and not getattr(future, "is_told_elsewhere", False):
             name = f" {future.get_name()!r}" if future is not None and hasattr(future, "get_name") else ""
@@ -496,7 +506,7 @@ class Loop(asyncio.AbstractEventLoop):
         return None
 
     get_debug = staticmethod(bool)
-    """Never. Every future asks when it is made: so, it does not take a call in Python to say so."""
+    """Always False. Every new future calls it, so a C function avoids the cost of a call in Python."""
 
     def is_running(self) -> bool:
         self._may_be_eager = True
@@ -517,7 +527,7 @@ class Loop(asyncio.AbstractEventLoop):
 
 async def _close_all(generators: Sequence[Generator]) -> None:
     for generator in generators:
-        with suppress(Exception):  # nobody is left who could hear of it
+        with suppress(Exception):  # no code is left that could handle it
             await generator.aclose()
 
 
@@ -531,4 +541,5 @@ def _line_of(handle: asyncio.Handle) -> str:
 
 
 _swap: Any = getattr(asyncio.tasks, "_swap_current_task", None)
-"""From Python 3.14 on a thread has one current task, whatever its loop: ours would be the second."""
+"""The function that swaps the current task of a thread. From Python 3.14 on a thread has only one current task,
+whatever its loop, and ours would be the second."""

@@ -1,11 +1,11 @@
-"""What asyncio itself does in no certain order, put in order for those who run on our loop, and for nobody else.
+"""Make the parts of asyncio whose order is arbitrary deterministic on our loop. Other loops are not affected.
 
-`as_completed` makes a set of what it is given, and so begins coroutines in the order of their addresses. It is
-changed in place, since many a module has imported it before us. The future of a `gather` is hashed by its address.
-`all_tasks` knows those that were registered, each in a set of weak references: it asks our loop, which knows its own.
+`as_completed` puts its arguments into a set, and so begins coroutines in the order of their addresses. Its code is
+replaced in place, because other modules may have imported the function already. The future of a `gather` is hashed by
+its address. `all_tasks` reads a set of weak references; the replacement asks our loop for its tasks instead.
 
-Bare futures, `asyncio.Future()`, and bare tasks are made by C and hashed by address. `wait` gives sets of them that are
-walked in the order in which they were given, or as tasks were made.
+Bare futures, `asyncio.Future()`, and bare tasks are implemented in C and hashed by address. `wait` returns sets of them
+that iterate in the order of the arguments, or in the order in which the tasks were created.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stepwell.replay.calling import REGISTERED
 from stepwell.replay.loop import Loop
 from stepwell.replay.places import line_of_user
 
-_MAKE_THEM = "Make them by asyncio.get_running_loop().create_future(), or pass a list."
+_MAKE_THEM = "Create them with asyncio.get_running_loop().create_future(), or pass a list."
 _original = asyncio.as_completed
 _all_tasks: Any = asyncio.all_tasks
 
@@ -44,7 +44,7 @@ def _hash_of_gather(self: Any) -> int:
 
 
 class InOrder(set[Any]):
-    """A set that is walked in a certain order, whatever its members are hashed by."""
+    """A set that iterates in insertion order, whatever the hashes of its members."""
 
     def __init__(self, members: Iterable[Any]) -> None:
         self._order = dict.fromkeys(members)
@@ -66,7 +66,7 @@ def _is_bare(future: Any) -> bool:
 
 
 def _order_of(given: Iterable[Any], loop: Loop) -> list[Any] | None:
-    """The order in which `wait` gives back what it is given; None if that follows from the hashes."""
+    """Return the order for the results of `wait`; None if the hashes already determine it."""
     members = list(given)
     bare = [each for each in members if _is_bare(each)]
     if not bare:
@@ -96,7 +96,7 @@ async def _wait_in_order(fs: Any, timeout: Any, return_when: Any) -> Any:
 
 
 def _kept(function: Any) -> Any:
-    """A copy of this function of asyncio's, whose code is about to be changed."""
+    """Copy a function of asyncio before its code is replaced."""
     kept = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__)
     kept.__kwdefaults__ = function.__kwdefaults__
     return kept
@@ -106,7 +106,7 @@ _kept_wait = _kept(asyncio.wait)
 
 
 def put_in_order() -> None:
-    """Once: the second time finds it done."""
+    """Patch asyncio. A second call does nothing."""
     if hasattr(tasks, "_stepwell_as_completed"):
         return
     if not REGISTERED:
@@ -115,13 +115,13 @@ def put_in_order() -> None:
     tasks._stepwell_as_completed = lambda fs, timeout: kept(_in_the_given_order(fs), timeout=timeout)  # type: ignore[attr-defined]  # named for the code below
 
     def as_completed(fs: Any, *, timeout: Any = None) -> Any:
-        return _stepwell_as_completed(fs, timeout)  # type: ignore[name-defined]  # noqa: F821  # it runs among asyncio's names
+        return _stepwell_as_completed(fs, timeout)  # type: ignore[name-defined]  # noqa: F821  # a global of asyncio's module
 
     _original.__code__ = as_completed.__code__
     tasks._stepwell_wait = _wait_in_order  # type: ignore[attr-defined]  # named for the code below
 
     async def wait(fs: Any, *, timeout: Any = None, return_when: Any = None) -> Any:
-        return await _stepwell_wait(fs, timeout, return_when)  # type: ignore[name-defined]  # noqa: F821  # it runs among asyncio's names
+        return await _stepwell_wait(fs, timeout, return_when)  # type: ignore[name-defined]  # noqa: F821  # a global of asyncio's module
 
     asyncio.wait.__code__ = wait.__code__
     tasks._GatheringFuture.__hash__ = _hash_of_gather  # type: ignore[attr-defined]  # asyncio's own
@@ -139,6 +139,6 @@ def _ask_our_loop() -> None:
     tasks._stepwell_all_tasks = asked  # type: ignore[attr-defined]  # named for the code below
 
     def all_tasks(loop: Any = None) -> Any:
-        return _stepwell_all_tasks(loop)  # type: ignore[name-defined]  # noqa: F821  # it runs among asyncio's names
+        return _stepwell_all_tasks(loop)  # type: ignore[name-defined]  # noqa: F821  # a global of asyncio's module
 
     _all_tasks.__code__ = all_tasks.__code__

@@ -1,4 +1,4 @@
-"""Where in the user's code something was asked."""
+"""Find the line of the user's code that issued a command or made a call."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from stepwell.replay.frames import Whose, whose
 Place = tuple[CodeType, int]
 
 _GATE = "run_until_idle"
-"""The function of ours that runs workflow code: the lines around it are the worker's."""
+"""The name of our function that runs workflow code: frames outside of it are the worker's."""
 
 
 _known: dict[str, Whose] = {}
-"""Whose the code of a file is, once it was asked for. By name: the hash of a code object is dear."""
+"""A cache of the owner of each file's code. It is keyed by name, because hashing a code object is expensive."""
 
 
 def place_of_user() -> Place | None:
-    """The innermost line of the user's own, or else of a package."""
+    """Return the innermost line of the user's own code, or else of a package."""
     frame: FrameType | None = sys._getframe(1)
     package: Place | None = None
     while frame is not None:
@@ -37,13 +37,13 @@ def place_of_user() -> Place | None:
 
 
 def _ask(file: str) -> Whose:
-    by = Whose.LIBRARY if file == "<string>" else whose(file)  # which a dataclass makes
+    by = Whose.LIBRARY if file == "<string>" else whose(file)  # generated code, as of a dataclass
     _known[file] = by
     return by
 
 
 def line_of_user() -> str:
-    """`shop.py:42 in checkout`; where no line is the user's, the one that made this task, or else a package's."""
+    """Return `shop.py:42 in checkout`. If no frame is the user's, use the creator of this task or a package."""
     place = place_of_user()
     if place is None or _known[place[0].co_filename] is not Whose.USERS:
         loop = asyncio.events._get_running_loop()
@@ -52,7 +52,7 @@ def line_of_user() -> str:
 
 
 def line_in(coro: Any) -> str:
-    """The innermost line of the user's at which a suspended coroutine stands."""
+    """Return the innermost line of the user's code at which a coroutine is suspended."""
     return _line(_place_in(coro))
 
 
@@ -67,8 +67,10 @@ def _place_in(coro: Any) -> Place | None:
 
 
 def line_of(where: Any) -> str:
-    """A line that is known; or that at which a task stands, and if that is none of the user's, whoever made it. It is
-    looked for only when someone asks: every command has one, and hardly any is ever told."""
+    """Return a known line, or the line at which a task is suspended, or else the line of the task that created it.
+
+    The search is lazy: every command has a line, and hardly any is ever shown.
+    """
     return where if isinstance(where, str) else _line(_place_of(where))
 
 

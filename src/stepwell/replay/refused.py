@@ -1,4 +1,4 @@
-"""What a loop can be asked for and ours refuses, with the line that asked."""
+"""Methods of an event loop that ours refuses, with the line of the caller."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _UNUSED = ("default_exception_handler", "get_exception_handler")
 
 
 def refusing(loop: type[Any]) -> type[Any]:
-    """Give a class of loops all that it has to refuse."""
+    """Add the refusing methods to a loop class."""
     for what, verbs in _REFUSED.items():
         for verb in verbs:
             setattr(loop, verb, _refuse(verb, what))
     for verb in _UNUSED:
         setattr(loop, verb, lambda self, *_: None)
     loop.call_exception_handler = loop.unheard
-    loop.__abstractmethods__ = frozenset()  # each of them was just set
+    loop.__abstractmethods__ = frozenset()  # all abstract methods are set by now
     return loop
 
 

@@ -1,10 +1,10 @@
-"""Replay: a workflow's code, told its history event by event, and what it asks for in turn.
+"""Replay a workflow: deliver its history to its code, event by event, and collect the commands that the code issues.
 
-    recorded   an event that the history has: an arrival is delivered, a command must be what the code issued
-    delivered  a new arrival: whatever the code issues after it is new, and to be recorded behind it
+    recorded   an event of the history: an arrival is delivered, a command must equal the one that the code issued
+    delivered  a new arrival: the commands that the code issues after it are new, and are recorded after it
 
-After each arrival the code runs until it waits. Commands are numbered in the order in which they are issued,
-whatever their kind, and that order follows from the arrivals alone.
+After each arrival the code runs until it waits. Commands of all kinds are numbered in the order in which they are
+issued. This order depends on the arrivals alone.
 """
 
 from __future__ import annotations
@@ -44,38 +44,43 @@ ordered.put_in_order()
 order_scopes()
 
 _AT_ONCE = frozenset({EventType.STATE_PUBLISHED, EventType.VERSION_MARKED})
-"""Commands that nobody waits for: their line is the one that is run."""
+"""Commands that the code does not await: the line to report is the one that is running."""
 _TO_CANCEL = {EventType.TASK_SCHEDULED: EventType.TASK_CANCELLED, EventType.CHILD_STARTED: EventType.CHILD_CANCELLED}
 
 STRETCH, SHORTER = 300, 6
-"""Callbacks that new code runs at a time: a large fan-out is written in parts, while it issues the rest. What asks for
-so much has shorter stretches from then on, by this factor: between two of them the answers to its writes are heard."""
+"""The number of callbacks to run at a time for new events, and a divisor for later stretches.
+
+A large fan-out is written in parts, while the code issues the rest. Code that needs a second stretch after an event
+gets shorter ones from then on, because the answers to its writes are processed between two stretches.
+"""
 
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Replay:
+    """A workflow's code on its loop, with its position in the history."""
+
     def __init__(self, about: About, code: Code) -> None:
         self.about = about
         self.code = code
         self.loop = Loop(self, seed=about.id.int)  # type: ignore[abstract]  # what it refuses was set
         self.line = self.loop.line
-        """What is ready to be run: while there is any, the code has not come to rest since the last arrival."""
+        """The queue of ready callbacks. While it is not empty, the code still runs after the last arrival."""
         self.idx = 0
-        """The last event it has been told."""
+        """The index of the last event delivered."""
         self._told = 0
-        """The last arrival, which it is told now or has been."""
+        """The index of the last arrival whose delivery has begun."""
         self.now = self._began = LONG_AGO
         self._number = 0
         self._heard = 0
-        """The last number that anyone outside may have heard of."""
+        """The number of the last command that may have left this replay, and so may have been written."""
         self._issued: deque[Command] = deque()
         self._calls: dict[int, Called] = {}
         self._given_up: set[int] = set()
-        """Calls that were cancelled here, and may end there all the same."""
+        """Numbers of calls that were cancelled here, but may still end."""
         self._steps: dict[int, StepCall] = {}
         self.dropped: list[int] = []
-        """Steps that were taken, and that nobody waits for any more."""
+        """Numbers of steps that were taken to be run, and that the code no longer awaits."""
         self.timers = Timers()
         self._signals = Signals(self.loop, self.timer_set)
         self.updates = Updates(self.loop, self._issue, code.describe)
@@ -85,7 +90,7 @@ class Replay:
         self.replaying = False
         self.evicting = False
         self._gathers = False
-        """Timers were made ready, and the code has not run upon them."""
+        """True if timers were made ready, but the code has not run since."""
         self.cancel_requested = False
         self._main: asyncio.Task[bytes] | None = None
         self._leaving: list[asyncio.Task[Any]] = []
@@ -93,15 +98,15 @@ class Replay:
         self.ended: Ended | None = None
         self._ids: ChildIds
         self._seed = ""
-        # Not the worker's: what it holds there would differ from one worker to the next.
+        # A context of its own: the worker's context variables would differ from one worker to the next.
         self._context = Context()
 
     # -- events in
 
     def recorded(self, events: Sequence[Event], *, more: bool = False) -> None:
-        """Tell it its history. Nondeterminism if that is not what this code does.
+        """Deliver recorded history. Raise Nondeterminism if the code does something else.
 
-        With `more` to come, as much as can be told without it: all up to the last arrival.
+        If `more` history follows, deliver only what can be checked without it: everything before the last arrival.
         """
         if self._held:
             events = [*self._held, *events]
@@ -113,7 +118,7 @@ class Replay:
             with self.loop.entered():
                 self._tell(events[:told] if more else events)
         finally:
-            self.loop.tidy()  # failures were told when they were new
+            self.loop.tidy()  # these failures were reported when they were new
             self.replaying = False
 
     def _tell(self, events: Sequence[Event]) -> None:
@@ -127,19 +132,22 @@ class Replay:
             self.idx = event.idx
 
     def delivered(self, event: Event, more: Iterator[Event] | None = None) -> list[Command]:
-        """Tell it something new; the commands it issues upon it. While there are none it is told of `more`, which is of
-        the same type and time: what many have in common is done once."""
+        """Deliver a new event, and return the commands that the code issues after it.
+
+        While it issues none, deliver the events of `more`, which have the same type and time. This saves the work that
+        such events have in common.
+        """
         self._deliver(event, more)
         self.idx = self._told
         return self.take()
 
     def go_on(self) -> list[Command]:
-        """For another stretch; the commands it issues in it."""
+        """Run another stretch, and return the commands that the code issues in it."""
         self._go_on()
         return self.take()
 
     def take(self) -> list[Command]:
-        """What was issued and is not recorded yet. From now on it is heard of."""
+        """Return the commands that are issued and not yet taken. From now on they count as possibly written."""
         self._heard = self._number
         if not self._issued:
             return []
@@ -148,7 +156,7 @@ class Replay:
         return issued
 
     def take_steps(self) -> list[StepCall]:
-        """Steps to be run here."""
+        """Return the steps to run in this worker."""
         if not self._steps:
             return []
         steps = list(self._steps.values())
@@ -156,11 +164,11 @@ class Replay:
         return steps
 
     def put_back(self, steps: Sequence[StepCall]) -> None:
-        """Steps that were taken, and have not begun: the next turn begins them."""
+        """Put back steps that were taken but have not begun: the next turn begins them."""
         self._steps |= {call.number: call for call in steps if not call.dropped}
 
     def waits_for(self) -> dict[str, Any]:
-        """What it waits for, and which signals it has not taken, for people."""
+        """Describe what the code waits for, and the signals that it has not taken."""
         names = {called.call.name or "" for called in self._calls.values()}
         told: dict[str, Any] = {"runs": sorted(names), "signals": self._signals.awaited()}
         if untaken := self._signals.untaken():
@@ -176,17 +184,17 @@ class Replay:
         if event.at > self.now:
             self.now = event.at
         act = _ARRIVALS.get(event.type)
-        if act is not None:  # else it is of a newer version, and nothing to do with the code
+        if act is not None:  # an unknown type comes from a newer version, and does not concern the code
             act(self, event)
             self.loop.begin_event()
         if event.together:
-            self._gathers = True  # the code runs upon the next event
+            self._gathers = True  # the code runs after the next event
         elif act is not None or self._gathers:
             self._gathers = False
             self._go_on(None if more is None or act is None else partial(self._deliver_next, act, more))
 
     def _deliver_next(self, act: Callable[[Replay, Event], None], more: Iterator[Event]) -> bool:
-        """Whether there is another, of which it can be told at once."""
+        """Deliver the next event of `more` if it can follow at once. Return False if there is none, or it cannot."""
         if self._issued or self._steps or self._main is None or self._main.done():
             return False
         self.idx = self._told
@@ -203,7 +211,8 @@ class Replay:
             self._signals.came(name, value)
         self._began = event.at
         self.loop.began_ns = (event.at - LONG_AGO) // timedelta(microseconds=1) * 1000
-        # The same numbers in every replay, and in a fork, which names its origin; others after each continuation.
+        # Hashes and random numbers are the same in every replay and in a fork, which names its origin. Random numbers
+        # differ after each continue_as_new.
         origin = event.run_id or self.about.id
         self._ids = ChildIds(self.about.id, event.idx)
         self._seed = f"{origin}:{event.idx}"
@@ -227,7 +236,7 @@ class Replay:
             self._issued = deque(each for each in self._issued if not each.dropped or self._is_recorded(each.number))
 
     def _wind_up(self, now: float) -> None:
-        """The code has ended; what it left behind ends with it, and is waited for."""
+        """End the tasks that the code left behind, wait for them, and record the end of the code."""
         assert self._main is not None
         while not self.line and all(task.done() for task in self._leaving):
             self._leaving = self._context.run(self.loop.wind_up)
@@ -240,25 +249,25 @@ class Replay:
             self.loop.run_until_idle(now)
 
     def _is_recorded(self, number: int | None) -> bool:
-        """Told again: whether this command was heard of, though it may be taken back by what it is told now."""
+        """Tell, in a replay, whether this command was recorded, although the code may withdraw it again now."""
         return self.replaying and (number in self._ahead.run_ids or number in self._ahead.whens)
 
     def _drop_steps(self) -> None:
-        """Nobody will wait for them any more."""
+        """Drop the steps of code that has ended."""
         self._steps.clear()
         for call in [called.call for called in self._calls.values()]:
             call.dropped = call.dropped or isinstance(call, StepCall)
 
-    # -- what the code asks for
+    # -- requests of the code
 
     @cached_property
     def random(self) -> Random:
         return Random(self._seed)
 
     def call(self, type: EventType, start: Start, takes: tuple[str, ...], by: Called | None = None) -> Called:
-        """A task or a child, awaited: by this one, if it is given."""
+        """Issue the start of a task or child, and return the future of its end: `by`, if it is given."""
         number = self._number = self._number + 1
-        # The same id whenever it is told again: code may well pass it on.
+        # The id is the same in every replay, because code may pass it on.
         known = self._ahead.run_ids.get(number) if self.replaying else None
         start.id = run_id = RunId(known) if known else self._ids.id(number, self.now)
         start.node = str(number)
@@ -275,7 +284,7 @@ class Replay:
         return by
 
     def step(self, step: Any, input: bytes) -> Called:
-        """A step, awaited. Only its end is recorded."""
+        """Request a step, and return the future of its end. Only the end is recorded."""
         number = self._number = self._number + 1
         call = StepCall(number, step.name, step, input, self.loop.asks())
         call.rollback = (self._rollback.under_way and undoing()) or None
@@ -288,7 +297,7 @@ class Replay:
         self._issue(EventType.STATE_PUBLISHED, value=value)
 
     def patched(self, name: str) -> bool:
-        """Whether this run goes the new way. Told again it does what it did; new, it does what the code says."""
+        """Tell whether this run takes the new path. A replay repeats what was recorded; new code takes the new path."""
         if name in self._marked:
             return True
         is_new = self._ahead.last is not None and self._number >= self._ahead.last
@@ -302,15 +311,15 @@ class Replay:
         self._rollback.add(compensate)
 
     def wait_for_signal(self, name: str, timeout: float | None) -> Receiving:
-        """The next signal of this name, in the order in which they came."""
+        """Return a future for the next signal of this name, in order of arrival."""
         return self._signals.never() if self.evicting else self._signals.receive(name, timeout)
 
     def give_back(self, name: str, receiving: Receiving) -> None:
-        """A signal that its receiver could not take."""
+        """Return a signal to the queue that its receiver could not take."""
         self._signals.give_back(name, receiving)
 
     def _issue(self, type: EventType, **details: Any) -> Command:
-        """Of code that is being ended, nothing comes of it: it is left waiting, and ended there."""
+        """Issue a command. Commands of evicted code have no effect: the code is left waiting, and is closed there."""
         self._number += 1
         command = Command(type, self._number, line=line_of_user() if type in _AT_ONCE else self.loop.asks(), **details)
         command.rollback = (self._rollback.under_way and undoing()) or None
@@ -327,7 +336,7 @@ class Replay:
             if self._steps.pop(number, None) is None:
                 self.dropped.append(number)
         elif number > self._heard and not self._is_recorded(number):
-            call.dropped = True  # nobody has heard of it
+            call.dropped = True  # it has not left this replay
         elif not self.evicting:
             self._issue(_TO_CANCEL[call.type], name=call.name, run_id=call.run_id)
 
@@ -340,16 +349,16 @@ class Replay:
         self.timers.drop(timer)
 
     def unheard(self, what: str, error: BaseException) -> None:
-        """Once: told again, it is no news; and of code that is ended here, errors are to be expected."""
+        """Log an unretrieved error once: not again in a replay, and not for evicted code, where errors are expected."""
         if not self.replaying and not self.evicting:
             log.error("workflow %s, run %s: %s", self.about.name, self.about.id, what, exc_info=error)
 
     def evict(self) -> None:
-        """End its coroutines, here and now: the run goes on from its history, elsewhere or later."""
+        """End the coroutines here and now. The run goes on from its history, later or on another worker."""
         self.loop.tidy()
         self.evicting = True
         self.loop.end_all()
-        self._main, self._leaving = None, []  # what is still held would hold all of it
+        self._main, self._leaving = None, []  # a remaining reference would keep everything alive
         let_go(self._calls)
         for held in (self.timers, self._steps, self._issued, self._signals, self.updates, self._rollback):
             held.clear()
@@ -365,8 +374,8 @@ class Replay:
             called.set_exception(error_of(event, called.call, self.about.id))
 
     def _awaited(self, event: Event) -> Called | None:
-        """Who waits for this end; None if it was cancelled here while it ended there, or was asked for before this
-        run began anew."""
+        """Return the future that awaits this end. Return None if the call was cancelled here while it ended elsewhere,
+        or was made before this run continued as new."""
         number = event.command or 0
         called = self._calls.get(number)
         if called is None or is_stray(event, called.call):
@@ -384,7 +393,7 @@ class Replay:
         self.cancel_requested = True
         if self._main is None or (self._rollback.under_way and not self._main.done()):
             return
-        # What was left behind when it ended, and is still cleaning up, hears of it too.
+        # Tasks that the code left behind at its end, and that still clean up, are cancelled too.
         for task in self.loop.tasks if self._main.done() else [self._main]:
             task.cancel()
 
@@ -400,7 +409,7 @@ class Replay:
     def _update_requested(self, event: Event) -> None:
         self._context.run(self.updates.requested, event)
 
-    # -- what must fit
+    # -- comparison with the history
 
     def _expect(self, event: Event) -> None:
         command = self._issued.popleft() if self._issued else None
@@ -423,4 +432,4 @@ _ARRIVALS: dict[EventType, Callable[[Replay, Event], None]] = {
     EventType.UPDATE_REQUESTED: Replay._update_requested,
     EventType.CANCEL_REQUESTED: Replay._cancel_requested,
 }
-"""What is delivered to the code, and how."""
+"""The types of arrivals that are delivered to the code, with their handlers."""

@@ -1,4 +1,4 @@
-"""What is undone when a workflow fails or is cancelled."""
+"""Compensations that run when a workflow fails or is cancelled."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from stepwell.replay.code import ContinueAsNew, Evicted, continues
 from stepwell.replay.loop import GONE, Driver
 
 _undoing: ContextVar[bool] = ContextVar("undoing", default=False)
-"""Set while a compensation is run, for it and for the tasks that it makes."""
+"""True while a compensation runs, in its context and those of the tasks that it creates."""
 
 
 def undoing() -> bool:
-    """Whether the code that asks is part of a compensation."""
+    """Tell whether the calling code is part of a compensation."""
     return _undoing.get()
 
 
@@ -26,16 +26,18 @@ def _marked() -> Iterator[None]:
     try:
         yield
     finally:
-        _undoing.set(False)  # not reset: code that is evicted here is closed in another context
+        _undoing.set(False)  # not reset(token): evicted code is closed in another context
 
 
 class Rollback:
+    """The compensations of one workflow."""
+
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._compensations: list[Callable[[], Awaitable[Any]]] = []
         self.under_way = False
         self.undone = False
-        """There was something to undo, and all of it was undone."""
+        """True if there were compensations and all of them succeeded."""
 
     def add(self, compensate: Callable[[], Awaitable[Any]]) -> None:
         self._compensations.append(compensate)
@@ -45,7 +47,7 @@ class Rollback:
         self._driver = GONE
 
     async def around(self, body: Coroutine[Any, Any, bytes]) -> bytes:
-        """The body; and if it fails, what it had done is undone."""
+        """Run the body. If it fails, run the compensations."""
         try:
             return await body
         except (ContinueAsNew, Evicted, GeneratorExit):
@@ -57,14 +59,16 @@ class Rollback:
                 raise onward from None
             failures = await self._undo()
             if failures and isinstance(error, asyncio.CancelledError):
-                # Not simply cancelled: somebody has to look after what is left.
+                # Fail instead of being cancelled: a person has to look after what was not undone.
                 failures[0].add_note("raised by a rollback, after the workflow was cancelled")
                 raise _with_notes(failures[0], failures[1:]) from None
-            raise _with_notes(error, failures)  # noqa: B904  # most often the very same
+            raise _with_notes(error, failures)  # noqa: B904  # the same error, with notes
 
     async def _undo(self) -> list[Exception]:
-        """The last first. One that cannot be undone does not keep the others from it, nor does a second request to
-        cancel; what went wrong."""
+        """Run the compensations, the last one first, and return their failures.
+
+        Neither a failed compensation nor a second cancellation request stops the others.
+        """
         self.under_way = True
         failures: list[Exception] = []
         had_any = bool(self._compensations)
@@ -83,7 +87,8 @@ class Rollback:
 
 
 def _forget_cancels() -> None:
-    """The request was heard: groups and timeouts, which count them, begin anew. Some Pythons lose count themselves."""
+    """Reset the count of cancellation requests, which are handled by now: groups and timeouts check this count. Some
+    versions of Python lose count themselves."""
     task = asyncio.current_task()
     while task is not None and task.cancelling():
         task.uncancel()

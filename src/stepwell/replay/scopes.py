@@ -1,11 +1,12 @@
-"""anyio's cancel scopes, made to do the same in every replay. Only for code on our loop, and only if anyio is imported.
+"""Make anyio's cancel scopes deterministic, only for code on our loop, and only if anyio is imported.
 
-anyio keeps cancel scopes in sets, and cancels their tasks in the order of these sets: that of addresses. Scopes on our
-loop are hashed by the order in which they were made, by a count of their own: the hashes of futures stay as they are.
+anyio keeps cancel scopes in sets, and cancels their tasks in the order of these sets, which is that of addresses.
+Scopes on our loop are hashed by the order of their creation. They have a counter of their own, so that the hashes of
+futures do not change.
 
-A cancelled scope cancels its tasks again in every round of the loop until they have left it. A task that waits all the
-same, as a task group of anyio before 4.7 does for a member that cleans up, keeps the loop busy until that is done. Our
-loop must come to rest, so a scope that has tried often enough tries again after the next event.
+A cancelled scope cancels its tasks again in every iteration of the loop until they have left it. A task that keeps
+waiting keeps the loop busy; a task group of anyio before 4.7 does so for a member that cleans up. Our loop must become
+idle, so a scope with too many retries is postponed until after the next event.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from stepwell.replay.loop import Loop, kept_by_task
 _BACKEND = "anyio._backends._asyncio"
 
 TRIES = 100
-"""Rounds after one event in which a scope cancels its tasks again."""
+"""The most iterations after one event in which a scope cancels its tasks again."""
 
 
 def order_scopes() -> None:
-    """Change anyio, now or when it is imported. A second call does nothing."""
+    """Patch anyio now, or when it is imported. A second call does nothing."""
     there = sys.modules.get(_BACKEND)
     if there is not None:
         _change(there)
@@ -38,7 +39,7 @@ def order_scopes() -> None:
 
 
 class _Finder:
-    """Find anyio's part for asyncio, once, and have it changed when it is loaded."""
+    """An import hook that finds anyio's asyncio backend once, and has it patched when it is loaded."""
 
     def find_spec(self, name: str, _path: Sequence[str] | None, _target: ModuleType | None = None) -> ModuleSpec | None:
         if name != _BACKEND:
@@ -46,12 +47,12 @@ class _Finder:
         sys.meta_path.remove(self)
         spec = find_spec(name)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loads(spec.loader)  # type: ignore[assignment]  # it has all that a loader has
+            spec.loader = _Loads(spec.loader)  # type: ignore[assignment]  # it delegates to a loader
         return spec
 
 
 class _Loads:
-    """A loader that changes what it has loaded."""
+    """A loader that patches the module that it loads."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
@@ -79,12 +80,12 @@ def _change(module: Any) -> None:
 
 
 def _is_coroutine(given: Any) -> bool:
-    """Whether anyio's task groups, before 4.14, take it."""
+    """Tell whether the task groups of anyio before 4.14 accept the object."""
     return inspect.iscoroutine(given) or isinstance(given, Calling)
 
 
 def _ordered(original: Any) -> Any:
-    class CancelScope(original):  # type: ignore[misc]  # known only when anyio is there
+    class CancelScope(original):  # type: ignore[misc]  # known only when anyio is imported
         __slots__ = ("_stepwell_seq",)
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:

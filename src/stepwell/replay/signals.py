@@ -1,4 +1,4 @@
-"""Signals: those that came before they were waited for, and those who wait. First come, first served, on both sides."""
+"""Signals of a workflow: arrived ones that no code awaits yet, and receivers that wait. Both queues are FIFO."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from stepwell.replay.futures import DurableFuture, DurableTimer
 from stepwell.replay.loop import Loop
 
 MOST_NAMES = 20
-"""Names of untaken signals that are told to people."""
+"""The most names of untaken signals to show."""
 
 
 class Receiving(DurableFuture[bytes]):
-    """The next signal of a name, for whoever awaits it."""
+    """A future for the next signal of a name."""
 
     __slots__ = ("leave", "place", "timer")
 
@@ -22,7 +22,7 @@ class Receiving(DurableFuture[bytes]):
         super().__init__(loop=loop)
         self.leave = leave
         self.place = 0
-        """In the order of all that came."""
+        """The signal's position in the order of all arrivals."""
         self.timer: DurableTimer | None = None
 
     def cancel(self, msg: Any | None = None) -> bool:
@@ -31,7 +31,7 @@ class Receiving(DurableFuture[bytes]):
         return super().cancel(msg)
 
     def left(self) -> None:
-        """It waits no more."""
+        """Stop waiting."""
         self.leave(self)
         if self.timer is not None:
             self.timer.cancel()
@@ -43,11 +43,13 @@ class Receiving(DurableFuture[bytes]):
 
 
 class Signals:
+    """The signals of one workflow."""
+
     def __init__(self, loop: Loop, set_timer: Callable[[DurableTimer, str], None]) -> None:
         self._loop = loop
         self._set_timer = set_timer
         self._came: dict[str, dict[int, bytes]] = {}
-        """What is not waited for yet, by its place in the order of all."""
+        """Signals that no code has taken yet, by name and position in the order of all arrivals."""
         self._waiting: dict[str, dict[Receiving, None]] = {}
         self._so_far = 0
 
@@ -67,22 +69,22 @@ class Signals:
         return receiving
 
     def never(self) -> Receiving:
-        """For code that is being ended: none comes."""
+        """Return a receiver that gets no signal, for code that is being closed."""
         return Receiving(loop=self._loop, leave=lambda _: None)
 
     def give_back(self, name: str, receiving: Receiving) -> None:
-        """Who got it could not take it: it is as if it had not been handed out."""
+        """Put back a signal that its receiver could not take, at its old position."""
         came = {receiving.place: receiving.result(), **self._came.get(name, {})}
         self._came[name] = dict(sorted(came.items()))
         self._hand_out(name)
 
     def unread(self) -> tuple[tuple[str, bytes], ...] | None:
-        """What nobody has waited for, in the order in which it came."""
+        """Return the signals that no code has taken, in order of arrival; None if there are none."""
         unread = sorted((place, name, value) for name, came in self._came.items() for place, value in came.items())
         return tuple((name, value) for _, name, value in unread) or None
 
     def untaken(self) -> dict[str, int]:
-        """The names of signals that nobody has waited for, and how many came: of the first names that came so."""
+        """Return the number of untaken signals by name, for the first names that arrived."""
         left = ((name, len(came)) for name, came in self._came.items() if came)
         return dict(islice(left, MOST_NAMES))
 

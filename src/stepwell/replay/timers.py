@@ -1,4 +1,4 @@
-"""The timers of a workflow that have not fired, in the order of their time."""
+"""The timers of a workflow that have not fired, in order of time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 def moment(began: datetime, seconds: float) -> datetime:
-    """So many seconds after a workflow began, as far as there is a date for it."""
+    """Return the time `seconds` after the workflow began, or NEVER if there is no such date."""
     try:
         return began + timedelta(seconds=seconds)
     except OverflowError:
@@ -20,9 +20,11 @@ def moment(began: datetime, seconds: float) -> datetime:
 
 
 class Timers:
+    """The pending timers of one workflow."""
+
     def __init__(self) -> None:
         self.pending: dict[int, DurableTimer] = {}
-        """By the numbers of their commands."""
+        """The timers by the number of their command."""
         self._order: list[tuple[datetime, int]] = []
 
     def add(self, timer: DurableTimer, command: Command, when: datetime) -> None:
@@ -37,18 +39,21 @@ class Timers:
             self.pending.pop(timer.command.number, None)
 
     def take(self, number: int) -> DurableTimer | None:
-        """One that fires; None if there is none of this number."""
+        """Remove and return the timer of this number, which fires; None if there is none."""
         return self.pending.pop(number, None)
 
     @property
     def due(self) -> datetime | None:
-        """When the next one fires."""
+        """The time of the next timer; None if there is none."""
         timer = self._next()
         return None if timer is None else timer.when
 
     def due_by(self, now: datetime) -> list[tuple[int, str | None]]:
-        """The first moment by this time at which timers fire: the number of each, and the signal whose wait it ends, if
-        it does. They fire together, as in asyncio. Only of this moment: what they wake may cancel the next."""
+        """Return the timers of the earliest moment up to `now`: each one's number, and the signal whose wait it ends.
+
+        Timers of one moment fire together, as in asyncio. Later ones are left out, because the code that these wake may
+        cancel them.
+        """
         first = self._next()
         if first is None or first.when is None or first.when > now:
             return []
@@ -62,7 +67,7 @@ class Timers:
         return [(number, self.pending[number].command.name) for _, number in together]
 
     def _next(self) -> Command | None:
-        """The command of the one that fires first."""
+        """Return the command of the timer that fires first."""
         while self._order:
             timer = self.pending.get(self._order[0][1])
             if timer is not None:

@@ -1,4 +1,4 @@
-"""Updates: requests to a running workflow that are answered, by a function inside the workflow's own."""
+"""Updates: requests to a running workflow that are answered by a function inside the workflow's function."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stepwell.replay.code import ContinueAsNew, Evicted
 from stepwell.replay.loop import Loop
 
 _NOT_ITS_OWN = (Evicted, GeneratorExit)
-"""What ends its code here, and is no answer."""
+"""Exceptions that evict the code here, and are no answer to an update."""
 _ENDED = Error("RunEnded", "the workflow ended before it had answered", Reason.GAVE_UP)
 
 
@@ -28,7 +28,7 @@ class Answer(Protocol):
 
 @dataclass(slots=True)
 class Updater:
-    """What answers the updates of one name."""
+    """The handler and validator for updates of one name."""
 
     fn: Callable[..., Any]
     signature: Signature
@@ -36,6 +36,8 @@ class Updater:
 
 
 class Updates:
+    """The update handlers of one workflow."""
+
     def __init__(self, loop: Loop, answer: Answer, describe: Callable[[BaseException], Error]) -> None:
         self._loop = loop
         self._answer = answer
@@ -56,17 +58,18 @@ class Updates:
         self._loop.call_soon(self._accept, event)
 
     def _accept(self, event: Event) -> None:
-        """Accepted, and a task of the workflow's; or refused, and nothing has happened."""
+        """Start a task for the update if it is valid. Otherwise reject it, without any effect."""
         updater = self._updaters.get(event.name or "")
         if updater is None:
             known = ", ".join(sorted(self._updaters)) or "none"
-            self._reject(event, Error("UnknownName", f"{event.name!r} is no update: known are {known}", Reason.GAVE_UP))
+            message = f"unknown update: {event.name!r}. This workflow's updates: {known}"
+            self._reject(event, Error("UnknownName", message, Reason.GAVE_UP))
             return
         try:
             args, kwargs = updater.signature.decode_input(event.value or b"{}")
             if updater.validate is not None and inspect.iscoroutine(answer := updater.validate(*args, **kwargs)):
                 answer.close()
-                raise WrongUse(f"the validator of {event.name!r} is async: it may only look, not wait")
+                raise WrongUse(f"the validator of {event.name!r} is async: make it a plain def without await")
         except _NOT_ITS_OWN:
             raise
         except BaseException as error:
@@ -88,9 +91,9 @@ class Updates:
             raise
         except _NOT_ITS_OWN:
             raise
-        except BaseException as error:  # whoever asked waits for an answer, whatever it is
+        except BaseException as error:  # the caller of the update needs an answer in any case
             if isinstance(error, ContinueAsNew):
-                error = WrongUse("an update cannot continue as new: let it tell the workflow's own code to do so")
+                error = WrongUse("an update cannot continue as new: let it ask the workflow's main function to do so")
             self._answer(EventType.UPDATE_FAILED, name=event.name, run_id=event.run_id, error=self._describe(error))
         else:
             self._answer(EventType.UPDATE_COMPLETED, name=event.name, run_id=event.run_id, value=value)

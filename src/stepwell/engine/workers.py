@@ -16,7 +16,7 @@ from stepwell.store.pool import Row, Tx
 KEEP_WORKERS = timedelta(days=30)
 KEEP_SAMPLES = timedelta(days=3)
 GONE = timedelta(days=1)
-"""How long a worker that is gone is still listed."""
+"""Time for which a worker that is gone is still listed."""
 LATELY, MOST_SAMPLES = timedelta(minutes=1), 12
 MOST_WORKERS = 1000
 

@@ -20,7 +20,7 @@ BATCH = 500
 LOOK = 5.0
 """Maximum seconds between polls: a claim may belong to a worker that has no row."""
 TOLD = 1000
-"""How many lost workers are remembered as reported."""
+"""Number of lost workers that are remembered as reported."""
 NOBODY = 1.0
 """Seconds between polls while no worker holds a lease: the leader's worker is about to take one, and so may others,
 which may then lose it."""

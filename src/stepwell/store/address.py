@@ -1,7 +1,7 @@
-"""Connects to the server that a DSN leads to. Of several servers, to the one that takes writes.
+"""Connects to the server that a DSN names; of several servers, to the one that accepts writes.
 
-The driver asks the servers of a DSN one after the other, within one time limit: a machine that is gone answers
-nothing, and would use all of it up. So each is asked by itself here, and soon after the one before it.
+The driver tries the servers of a DSN one after the other, within one time limit: a machine that is down answers
+nothing, and would use up all of that time. So each server is tried by its own task here, soon after the one before it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from stepwell.store.connections import Connection
 REACH = 10.0
 """Seconds to wait for a server."""
 HEAD_START = 0.5
-"""Seconds that a server has before the next one is asked, too."""
+"""Seconds that a server has before the next one is tried, too."""
 
-# Each server may be away in its own way. Any other error is an answer: the next server would say the same.
+# A server may be unavailable in each of these ways. Any other error is an answer, and the next server would give the
+# same.
 _NOT_THIS_ONE = (
     OSError,
     TimeoutError,
@@ -35,18 +36,18 @@ _NOT_THIS_ONE = (
 
 
 class Address:
-    """The servers of a DSN, and which of them was the right one last."""
+    """The servers of a DSN. It remembers the one that was connected to last."""
 
     def __init__(self, dsn: str) -> None:
         self._read = read_dsn(dsn)
         self.dsn = self._read.text
         self._servers: Sequence[Server | None] = self._read.servers or (None,)
-        # With a standby nothing can be done here: where several servers are named, one of them is the primary.
+        # A standby is of no use here: where several servers are named, one of them must be the primary.
         self._target = self._read.target or (WRITES if len(self._servers) > 1 else None)
         self._last = 0
 
     async def connect(self, **how: Any) -> Connection:
-        """A connection to the server that was the right one last, or else to the first that is."""
+        """Connect to the server that accepted the last connection, or else to the first that accepts this one."""
         if len(self._servers) == 1:
             return await self._ask(self._servers[0], how)
         first, servers = self._last, self._servers
@@ -70,17 +71,18 @@ class Address:
                 each.add_done_callback(_hang_up)
 
     async def _ask(self, server: Server | None, how: dict[str, Any]) -> Connection:
+        """Connect to one server, and turn the driver's errors about the DSN into ours."""
         asked: dict[str, Any] = {"target_session_attrs": self._target, "timeout": REACH, **how}
         if server is not None:
             asked |= {"host": server.host, "port": server.port}
         try:
             return await asyncpg.connect(self.dsn, **asked)
         except asyncpg.TargetServerAttributeNotMatched as error:
-            raise Unavailable(f"it is a standby or read-only, and {self._target} is asked for") from error
+            raise Unavailable(f"the server is a standby or read-only, and {self._target} is required") from error
         except asyncpg.ClientConfigurationError as error:
             raise InvalidSetting("dsn", "…", str(error)) from error
-        except UnicodeError as error:  # a host of the environment's
-            raise InvalidSetting("PGHOST", "…", "it is no name of a host") from error
+        except UnicodeError as error:  # a host from the environment
+            raise InvalidSetting("PGHOST", "…", "it is not a valid host name") from error
         except (
             asyncpg.UndefinedObjectError,
             asyncpg.CantChangeRuntimeParamError,
@@ -88,10 +90,10 @@ class Address:
         ) as error:
             if not self._read.has_settings:
                 raise
-            raise InvalidSetting("dsn", "…", f"the server refuses what stands behind ?: {error}") from error
+            raise InvalidSetting("dsn", "…", f"the server refuses a parameter after the ?: {error}") from error
 
     def _told(self, errors: Sequence[BaseException | None], order: Sequence[int]) -> BaseException:
-        """The answer of a server, if one gave any; else why each of them is of no use now."""
+        """Return the answer of a server, if one gave any; else Unavailable with the reason for each server."""
         for error in errors:
             if error is not None and not isinstance(error, _NOT_THIS_ONE):
                 return error
@@ -102,7 +104,7 @@ class Address:
 async def _answer(
     asked: Sequence[asyncio.Task[Connection]], *, within: float | None
 ) -> asyncio.Task[Connection] | None:
-    """The first task that has a connection; None if `within` is over, or all of them have failed."""
+    """Return the first task that has a connection; None when `within` is over or all tasks have failed."""
     end = None if within is None else asyncio.get_running_loop().time() + within
     while True:
         for each in asked:
@@ -116,7 +118,7 @@ async def _answer(
 
 
 def _hang_up(asked: asyncio.Task[Connection]) -> None:
-    """A connection that came too late."""
+    """Close a connection that is no longer needed, because another server was chosen."""
     if not asked.cancelled() and asked.exception() is None:
         asked.result().terminate()
 

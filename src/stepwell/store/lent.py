@@ -1,6 +1,6 @@
-"""Connections that bodies work on: as the driver makes them, without what our own sessions are set to.
+"""Connections lent to bodies: with the driver's defaults, and without the settings of our own sessions.
 
-They are apart from ours, so that a body that keeps one for long keeps nobody else waiting but other bodies.
+They are apart from our pool, so that a body that keeps one for long blocks only other bodies.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from stepwell.store.pool import ANSWER, Database, reaching
 from stepwell.store.sessions import KEPT_ALIVE, kept
 
 MOST = 10
-"""Of one worker, at a time. Who comes then waits for its turn."""
+"""Maximum number of connections that one worker lends at a time. Further bodies wait for their turn."""
 STANDSTILL = 60.0
-"""Seconds in which none was given back, after which nobody waits any longer: they may wait for each other."""
+"""Seconds without any connection given back after which waiting bodies give up: they may wait for each other."""
 
 _LOST = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 _NAME = {"application_name": "stepwell"}
-# All but what the driver has prepared, which it believes to be there.
+# Resets everything but the prepared statements of the driver, which relies on them.
 _TIDY = """
     set session authorization default; close all; unlisten *; reset all; select pg_advisory_unlock_all();
     discard temp; discard sequences;
@@ -44,7 +44,8 @@ else:
 
 
 class Plain(_Driver):
-    """A connection that notes whether more was done to it than its session knows of: nothing else would undo that."""
+    """A connection that notes changes outside of its session's state, such as codecs and listeners: the reset query
+    does not undo those."""
 
     is_changed = False
 
@@ -82,28 +83,33 @@ class Plain(_Driver):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lent:
+    """A connection that is lent to a body, and the transaction on it."""
+
     connection: Connection
     transaction: asyncpg.transaction.Transaction
 
 
 class Lending:
+    """Lends connections to the bodies of one worker."""
+
     def __init__(self, database: Database) -> None:
         self._database = database
-        # Behind a pooler each holds one of its sessions, and others need some too: leases, above all.
+        # Behind a pooler each lent connection occupies one of its sessions. Others need some as well, above all the
+        # leases.
         self._size = 1 if database.is_pooled else MOST
         self._connections = Connections(self._connect, size=self._size)
         self._patience: set[asyncio.Timeout] = set()
-        """Of those who wait for their turn."""
+        """Timeouts of the bodies that wait for a connection."""
         self._lent: set[Lent] = set()
         self._tidying: set[asyncio.Task[None]] = set()
 
     async def take(self) -> Lent:
-        """A connection in a transaction, for one body."""
+        """Return a connection in a new transaction, for one body."""
         with reaching():
             connection = await self._next()
             try:
                 if _takes_no_writes(connection):
-                    raise Unavailable("the server of this connection takes no writes any more")
+                    raise Unavailable("the server of this connection no longer accepts writes")
                 lent = Lent(connection, connection.transaction())
                 async with asyncio.timeout(ANSWER):
                     await lent.transaction.start()
@@ -115,6 +121,7 @@ class Lending:
         return lent
 
     async def _next(self) -> Connection:
+        """Wait for a connection, for as long as others are given back."""
         patience = asyncio.timeout(STANDSTILL)
         try:
             async with patience:
@@ -124,9 +131,9 @@ class Lending:
             if not patience.expired():
                 raise
             raise WrongUse(
-                f"current.tx() found no connection: none of the {self._size} that this worker lends was given back for "
-                f"{STANDSTILL:g} s. Bodies that wait inside of the block for runs which need one too wait for each "
-                "other: wait for them before it, or after"
+                f"current.tx() found no free connection: none of the {self._size} that this worker lends was given "
+                f"back for {STANDSTILL:g} s. This is a deadlock if bodies wait, inside of `async with current.tx()`, "
+                "for runs which need a connection, too: wait for those runs before the block, or after it"
             ) from None
         finally:
             self._patience.discard(patience)
@@ -138,7 +145,7 @@ class Lending:
                 patience.reschedule(asyncio.get_running_loop().time() + STANDSTILL)
 
     def take_back(self, lent: Lent) -> None:
-        """In whatever state it is: what was not committed is rolled back. Waits for nobody."""
+        """Take a connection back in any state, without waiting. What was not committed is rolled back."""
         if lent in self._lent:
             self._lent.remove(lent)
             tidying = asyncio.create_task(self._tidy(lent), name="stepwell.tidying")
@@ -146,6 +153,7 @@ class Lending:
             tidying.add_done_callback(self._tidying.discard)
 
     async def close(self) -> None:
+        """Terminate lent connections, and close the pool."""
         for lent in self._lent:
             lent.connection.terminate()
             self._connections.give_back(lent.connection)
@@ -155,10 +163,10 @@ class Lending:
         await self._connections.close()
 
     async def _tidy(self, lent: Lent) -> None:
-        """What the body has set for its session is not for the next one; a pooler sees to that itself."""
+        """Reset what the body has set in its session; behind a pooler, the pooler does that."""
         connection = lent.connection
         try:
-            if not connection.is_closed():  # one that is lost does not even know whether it is in a transaction
+            if not connection.is_closed():  # a lost connection cannot tell whether it is in a transaction
                 with suppress(*_LOST), kept(connection):
                     async with asyncio.timeout(PARTING):
                         await self._clean(lent)
@@ -179,11 +187,11 @@ class Lending:
             try:
                 return await self._open(_NAME | KEPT_ALIVE)
             except asyncpg.ProtocolViolationError:
-                pass  # a pooler after all, which lends whole sessions
+                pass  # a pooler in session mode, which refuses these settings
         return await self._open(_NAME)
 
     async def _open(self, settings: dict[str, str]) -> Connection:
-        # Behind a pooler no statement has a name: the next transaction may find itself in another session.
+        # Behind a pooler statements have no names: the next transaction may be in another session.
         return await self._database.address.connect(
             server_settings=settings,
             statement_cache_size=0 if self._database.is_pooled else 100,
@@ -192,6 +200,6 @@ class Lending:
 
 
 def _takes_no_writes(connection: Connection) -> bool:
-    """Whether the server has said, as Postgres does from 14 on, that it is no longer the primary."""
+    """Tell whether the server has reported, as Postgres 14 and later do, that it is no longer the primary."""
     told = connection.get_settings()
     return "on" in (getattr(told, "in_hot_standby", "off"), getattr(told, "default_transaction_read_only", "off"))

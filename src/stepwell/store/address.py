@@ -23,7 +23,7 @@ HEAD_START = 0.5
 
 # A server may be unavailable in each of these ways. Any other error is an answer, and the next server would give the
 # same.
-_NOT_THIS_ONE = (
+_TRY_NEXT = (
     OSError,
     TimeoutError,
     asyncpg.CannotConnectNowError,
@@ -49,34 +49,34 @@ class Address:
     async def connect(self, **how: Any) -> Connection:
         """Connect to the server that accepted the last connection, or else to the first that accepts this one."""
         if len(self._servers) == 1:
-            return await self._ask(self._servers[0], how)
+            return await self._try(self._servers[0], how)
         first, servers = self._last, self._servers
         order = [*range(first, len(servers)), *range(first)]
-        asked: list[asyncio.Task[Connection]] = []
+        attempts: list[asyncio.Task[Connection]] = []
         try:
             for place in order:
-                asked.append(asyncio.create_task(self._ask(servers[place], how), name="stepwell.asking"))
-                if (found := await _answer(asked, within=HEAD_START)) is not None:
+                attempts.append(asyncio.create_task(self._try(servers[place], how), name="stepwell.connecting"))
+                if (found := await _first_connected(attempts, within=HEAD_START)) is not None:
                     break
             else:
-                found = await _answer(asked, within=None)
+                found = await _first_connected(attempts, within=None)
             if found is None:
-                raise self._told([each.exception() for each in asked], order)
-            self._last = order[asked.index(found)]
-            asked.remove(found)
+                raise self._failure([each.exception() for each in attempts], order)
+            self._last = order[attempts.index(found)]
+            attempts.remove(found)
             return found.result()
         finally:
-            for each in asked:
+            for each in attempts:
                 each.cancel()
                 each.add_done_callback(_hang_up)
 
-    async def _ask(self, server: Server | None, how: dict[str, Any]) -> Connection:
+    async def _try(self, server: Server | None, how: dict[str, Any]) -> Connection:
         """Connect to one server, and turn the driver's errors about the DSN into ours."""
-        asked: dict[str, Any] = {"target_session_attrs": self._target, "timeout": REACH, **how}
+        settings: dict[str, Any] = {"target_session_attrs": self._target, "timeout": REACH, **how}
         if server is not None:
-            asked |= {"host": server.host, "port": server.port}
+            settings |= {"host": server.host, "port": server.port}
         try:
-            return await asyncpg.connect(self.dsn, **asked)
+            return await asyncpg.connect(self.dsn, **settings)
         except asyncpg.TargetServerAttributeNotMatched as error:
             raise Unavailable(f"the server is a standby or read-only, and {self._target} is required") from error
         except asyncpg.ClientConfigurationError as error:
@@ -92,35 +92,35 @@ class Address:
                 raise
             raise InvalidSetting("dsn", "…", f"the server refuses a parameter after the ?: {error}") from error
 
-    def _told(self, errors: Sequence[BaseException | None], order: Sequence[int]) -> BaseException:
+    def _failure(self, errors: Sequence[BaseException | None], order: Sequence[int]) -> BaseException:
         """Return the answer of a server, if one gave any; else Unavailable with the reason for each server."""
         for error in errors:
-            if error is not None and not isinstance(error, _NOT_THIS_ONE):
+            if error is not None and not isinstance(error, _TRY_NEXT):
                 return error
-        told = (f"{self._servers[place]}: {_reason(error)}" for place, error in zip(order, errors, strict=True))
-        return Unavailable("; ".join(told))
+        reasons = (f"{self._servers[place]}: {_reason(error)}" for place, error in zip(order, errors, strict=True))
+        return Unavailable("; ".join(reasons))
 
 
-async def _answer(
-    asked: Sequence[asyncio.Task[Connection]], *, within: float | None
+async def _first_connected(
+    attempts: Sequence[asyncio.Task[Connection]], *, within: float | None
 ) -> asyncio.Task[Connection] | None:
     """Return the first task that has a connection; None when `within` is over or all tasks have failed."""
     end = None if within is None else asyncio.get_running_loop().time() + within
     while True:
-        for each in asked:
+        for each in attempts:
             if each.done() and not each.cancelled() and each.exception() is None:
                 return each
-        left = [each for each in asked if not each.done()]
+        left = [each for each in attempts if not each.done()]
         wait = None if end is None else end - asyncio.get_running_loop().time()
         if not left or (wait is not None and wait <= 0):
             return None
         await asyncio.wait(left, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
 
 
-def _hang_up(asked: asyncio.Task[Connection]) -> None:
+def _hang_up(attempt: asyncio.Task[Connection]) -> None:
     """Close a connection that is no longer needed, because another server was chosen."""
-    if not asked.cancelled() and asked.exception() is None:
-        asked.result().terminate()
+    if not attempt.cancelled() and attempt.exception() is None:
+        attempt.result().terminate()
 
 
 def _reason(error: BaseException | None) -> str:

@@ -37,7 +37,7 @@ class Connections:
         self._opening = 0
         self._waiting: deque[asyncio.Future[Connection | None]] = deque()
         self._sweep: asyncio.TimerHandle | None = None
-        self._partings: set[asyncio.Task[Any]] = set()
+        self._closing: set[asyncio.Task[Any]] = set()
         self._closed = False
         self._all_back = asyncio.Event()
 
@@ -69,7 +69,7 @@ class Connections:
         finally:
             self._opening -= 1
             if self._opening + len(self._lent) < self._size:
-                self._call_next(None)
+                self._wake_next(None)
 
     async def _next(self) -> Connection | None:
         """Wait for the next connection that is given back; None if it was lost, so that there is room for another."""
@@ -95,14 +95,14 @@ class Connections:
 
     def _pass_on(self, connection: Connection | None) -> None:
         """Give a connection to the next waiter, or keep it idle."""
-        if self._call_next(connection) or connection is None:
+        if self._wake_next(connection) or connection is None:
             return
         self._lent.discard(connection)
         self._idle.append((asyncio.get_running_loop().time(), connection))
         if self._sweep is None and len(self._idle) > 1:
-            self._sweep = asyncio.get_running_loop().call_later(REST, self._spare)
+            self._sweep = asyncio.get_running_loop().call_later(REST, self._close_idle)
 
-    def _call_next(self, connection: Connection | None) -> bool:
+    def _wake_next(self, connection: Connection | None) -> bool:
         """Wake the next waiter. Return False if there is none."""
         while self._waiting:
             waiting = self._waiting.popleft()
@@ -113,24 +113,24 @@ class Connections:
                 return True
         return False
 
-    def _spare(self) -> None:
+    def _close_idle(self) -> None:
         """Close connections that were idle for `REST` seconds."""
         self._sweep = None
         now = asyncio.get_running_loop().time()
         while len(self._idle) > 1 and self._idle[0][0] <= now - REST:
-            self._part(self._idle.popleft()[1])
+            self._close_later(self._idle.popleft()[1])
         if len(self._idle) > 1:
-            self._sweep = asyncio.get_running_loop().call_later(self._idle[0][0] + REST - now, self._spare)
+            self._sweep = asyncio.get_running_loop().call_later(self._idle[0][0] + REST - now, self._close_idle)
 
     def forget_idle(self, since: float) -> None:
         """Terminate connections that have been idle since then: what broke one connection may have broken them all."""
         while self._idle and self._idle[0][0] <= since:
             self._idle.popleft()[1].terminate()
 
-    def _part(self, connection: Connection) -> None:
-        parting = asyncio.create_task(_close(connection), name="stepwell.parting")
-        self._partings.add(parting)
-        parting.add_done_callback(self._partings.discard)
+    def _close_later(self, connection: Connection) -> None:
+        closing = asyncio.create_task(_close(connection), name="stepwell.closing")
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
         """Close the pool. Wait for borrowed connections, but not for long."""
@@ -142,13 +142,13 @@ class Connections:
                 waiting.set_result(None)
         self._waiting.clear()
         while self._idle:
-            self._part(self._idle.pop()[1])
+            self._close_later(self._idle.pop()[1])
         try:
             async with asyncio.timeout(PARTING):
                 if self._lent:
                     await self._all_back.wait()
-                if self._partings:
-                    await asyncio.wait(self._partings)
+                if self._closing:
+                    await asyncio.wait(self._closing)
         except TimeoutError:
             pass
         for connection in self._lent:

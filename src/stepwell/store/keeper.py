@@ -168,7 +168,7 @@ class Postmaster:
 
 def launch(server: EmbeddedServer) -> Postmaster:
     """Start the postmaster."""
-    _disown(server)
+    _clear_lock_files(server)
     options = [part for name, value in SETTINGS.items() for part in ("-c", f"{name}={value}")]
     place = ["-D", str(server.data), "-k", str(server.sockets), "-p", str(PORT)]
     with _open_log(server.home) as log:
@@ -183,7 +183,7 @@ def launch(server: EmbeddedServer) -> Postmaster:
     return Postmaster(server.data, child.pid, child)
 
 
-def _disown(server: EmbeddedServer) -> None:
+def _clear_lock_files(server: EmbeddedServer) -> None:
     """Make the lock files of a dead postmaster name no process.
 
     Postgres only checks whether the recorded pid exists, so that of another process or of a zombie would block the

@@ -25,7 +25,7 @@ STANDSTILL = 60.0
 _LOST = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 _NAME = {"application_name": "stepwell"}
 # Resets everything but the prepared statements of the driver, which relies on them.
-_TIDY = """
+_RESET = """
     set session authorization default; close all; unlisten *; reset all; select pg_advisory_unlock_all();
     discard temp; discard sequences;
     do $$
@@ -50,7 +50,7 @@ class Plain(_Driver):
     is_changed = False
 
     def get_reset_query(self) -> str:
-        return _TIDY
+        return _RESET
 
     async def set_type_codec(self, *given: Any, **named: Any) -> None:
         self.is_changed = True
@@ -98,17 +98,17 @@ class Lending:
         # leases.
         self._size = 1 if database.is_pooled else MOST
         self._connections = Connections(self._connect, size=self._size)
-        self._patience: set[asyncio.Timeout] = set()
+        self._timeouts: set[asyncio.Timeout] = set()
         """Timeouts of the bodies that wait for a connection."""
         self._lent: set[Lent] = set()
-        self._tidying: set[asyncio.Task[None]] = set()
+        self._resetting: set[asyncio.Task[None]] = set()
 
     async def take(self) -> Lent:
         """Return a connection in a new transaction, for one body."""
         with reaching():
             connection = await self._next()
             try:
-                if _takes_no_writes(connection):
+                if _is_read_only(connection):
                     raise Unavailable("the server of this connection no longer accepts writes")
                 lent = Lent(connection, connection.transaction())
                 async with asyncio.timeout(ANSWER):
@@ -122,13 +122,13 @@ class Lending:
 
     async def _next(self) -> Connection:
         """Wait for a connection, for as long as others are given back."""
-        patience = asyncio.timeout(STANDSTILL)
+        timeout = asyncio.timeout(STANDSTILL)
         try:
-            async with patience:
-                self._patience.add(patience)
+            async with timeout:
+                self._timeouts.add(timeout)
                 return await self._connections.take()
         except TimeoutError:
-            if not patience.expired():
+            if not timeout.expired():
                 raise
             raise WrongUse(
                 f"current.tx() found no free connection: none of the {self._size} that this worker lends was given "
@@ -136,21 +136,21 @@ class Lending:
                 "for runs which need a connection, too: wait for those runs before the block, or after it"
             ) from None
         finally:
-            self._patience.discard(patience)
+            self._timeouts.discard(timeout)
 
     def _give_back(self, connection: Connection) -> None:
         self._connections.give_back(connection)
-        for patience in self._patience:
-            if not patience.expired():
-                patience.reschedule(asyncio.get_running_loop().time() + STANDSTILL)
+        for timeout in self._timeouts:
+            if not timeout.expired():
+                timeout.reschedule(asyncio.get_running_loop().time() + STANDSTILL)
 
     def take_back(self, lent: Lent) -> None:
         """Take a connection back in any state, without waiting. What was not committed is rolled back."""
         if lent in self._lent:
             self._lent.remove(lent)
-            tidying = asyncio.create_task(self._tidy(lent), name="stepwell.tidying")
-            self._tidying.add(tidying)
-            tidying.add_done_callback(self._tidying.discard)
+            resetting = asyncio.create_task(self._reset(lent), name="stepwell.resetting")
+            self._resetting.add(resetting)
+            resetting.add_done_callback(self._resetting.discard)
 
     async def close(self) -> None:
         """Terminate lent connections, and close the pool."""
@@ -158,11 +158,11 @@ class Lending:
             lent.connection.terminate()
             self._connections.give_back(lent.connection)
         self._lent.clear()
-        if self._tidying:
-            await asyncio.wait(self._tidying)
+        if self._resetting:
+            await asyncio.wait(self._resetting)
         await self._connections.close()
 
-    async def _tidy(self, lent: Lent) -> None:
+    async def _reset(self, lent: Lent) -> None:
         """Reset what the body has set in its session; behind a pooler, the pooler does that."""
         connection = lent.connection
         try:
@@ -199,7 +199,9 @@ class Lending:
         )
 
 
-def _takes_no_writes(connection: Connection) -> bool:
+def _is_read_only(connection: Connection) -> bool:
     """Tell whether the server has reported, as Postgres 14 and later do, that it is no longer the primary."""
-    told = connection.get_settings()
-    return "on" in (getattr(told, "in_hot_standby", "off"), getattr(told, "default_transaction_read_only", "off"))
+    reported = connection.get_settings()
+    return "on" in (
+        getattr(reported, "in_hot_standby", "off"), getattr(reported, "default_transaction_read_only", "off")
+    )  # fmt: skip

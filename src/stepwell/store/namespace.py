@@ -22,7 +22,7 @@ from stepwell.telemetry import log
 
 REACH = 5.0
 """Seconds for finding out which database the app uses, if the app is not open."""
-AGAIN = 60.0
+RETRY_AFTER = 60.0
 """Seconds until that is tried again after a failure."""
 
 _UNREACHABLE = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
@@ -107,14 +107,14 @@ class Home:
         if self._dsn is None or time.monotonic() < self._unreachable_until:
             return None
         if blocks:  # the caller has no event loop, or its driver blocks it anyway
-            asking = threading.Thread(target=lambda: asyncio.run(self._look()), name="stepwell.home", daemon=True)
+            asking = threading.Thread(target=lambda: asyncio.run(self._look_up()), name="stepwell.home", daemon=True)
             asking.start()
             asking.join()
         else:
-            await self._look()
+            await self._look_up()
         return None if time.monotonic() < self._unreachable_until else self._namespace
 
-    async def _look(self) -> None:
+    async def _look_up(self) -> None:
         """Connect and look up the namespace. Remember a failure for a while."""
         try:
             async with asyncio.timeout(REACH):
@@ -130,6 +130,6 @@ class Home:
                 "the app's database could not be reached, so the database of tx= is not checked: %s",
                 type(error).__name__,
             )
-            self._unreachable_until = time.monotonic() + AGAIN
+            self._unreachable_until = time.monotonic() + RETRY_AFTER
         else:
             self._namespace, self._unreachable_until = found, 0.0

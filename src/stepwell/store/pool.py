@@ -24,7 +24,7 @@ from stepwell.store.statements import Statements, load
 # The server is unavailable, shutting down, starting, no longer the primary, refuses the login, or has a fault itself;
 # or the transaction broke, since somebody cancelled a statement or changed a table in the middle of it. None of these
 # errors says anything about the statement: it is repeated, and no run is blamed for it.
-_AWAY = (
+_UNAVAILABLE = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,
@@ -42,14 +42,14 @@ _AWAY = (
     TimeoutError,
 )
 # The server rolled the transaction back by itself: it is certain that nothing was written.
-_TAKEN_BACK = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+_ROLLED_BACK = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 # The driver received the server's or the pooler's goodbye, and has not noticed yet that the connection is dead; or the
 # server has become a replica, and another is the primary. A retry needs another connection.
-_DEAD_LINE = (asyncpg.InternalClientError, asyncpg.PostgresConnectionError, asyncpg.ReadOnlySQLTransactionError)
+_DEAD_CONNECTION = (asyncpg.InternalClientError, asyncpg.PostgresConnectionError, asyncpg.ReadOnlySQLTransactionError)
 # The data of a statement cannot be stored by anyone: SQLSTATE class 22, or more than any field can hold.
-_OF_DATA = (asyncpg.DataError, asyncpg.ProgramLimitExceededError, NotEncodable)
+_DATA_ERRORS = (asyncpg.DataError, asyncpg.ProgramLimitExceededError, NotEncodable)
 # Text that Postgres cannot store, in one of its types or inside of JSON; or that the driver cannot even send.
-_NO_TEXT = (asyncpg.CharacterNotInRepertoireError, asyncpg.UntranslatableCharacterError)
+_TEXT_ERRORS = (asyncpg.CharacterNotInRepertoireError, asyncpg.UntranslatableCharacterError)
 _TRIES = 5
 ANSWER = 30.0
 """Seconds to wait for an answer: a half-open connection never gives one."""
@@ -150,7 +150,7 @@ class Database:
             for _ in range(_TRIES - 1):
                 try:
                     return await self._fetch(statement.sql, arguments)
-                except _TAKEN_BACK:
+                except _ROLLED_BACK:
                     continue
             return await self._fetch(statement.sql, arguments)
 
@@ -159,11 +159,11 @@ class Database:
         connection = await connections.take()
         try:
             return await connection.fetch(sql, *arguments)
-        except (asyncio.CancelledError, TimeoutError, *_DEAD_LINE) as error:
+        except (asyncio.CancelledError, TimeoutError, *_DEAD_CONNECTION) as error:
             # There may never be an answer on this connection, and a request to cancel would have to wait for another
             # answer.
             connection.terminate()
-            _suspect(connections, error)
+            _terminate_suspects(connections, error)
             raise
         finally:
             connections.give_back(connection)
@@ -180,7 +180,7 @@ class Database:
                     await transaction.start()
                 try:
                     yield Transaction(connection, self.statements, self.schema)
-                except (asyncio.CancelledError, TimeoutError, *_DEAD_LINE):
+                except (asyncio.CancelledError, TimeoutError, *_DEAD_CONNECTION):
                     # There may never be an answer on this connection. Terminating it rolls back as well, and waits for
                     # nobody.
                     connection.terminate()
@@ -191,7 +191,7 @@ class Database:
                 with kept(connection):
                     await transaction.commit()
             except (TimeoutError, asyncpg.ReadOnlySQLTransactionError) as error:
-                _suspect(connections, error)
+                _terminate_suspects(connections, error)
                 raise
             finally:
                 connections.give_back(connection)
@@ -213,7 +213,7 @@ class Database:
         return self._connections
 
 
-def _suspect(connections: Connections | Share, error: BaseException) -> None:
+def _terminate_suspects(connections: Connections | Share, error: BaseException) -> None:
     """Terminate idle connections that share the fault of the one that failed.
 
     If one waited for its answer in vain, a connection that was idle meanwhile would only make the next caller wait,
@@ -229,7 +229,7 @@ def _suspect(connections: Connections | Share, error: BaseException) -> None:
 async def _roll_back(connection: Connection, transaction: asyncpg.transaction.Transaction) -> None:
     """Roll back. An error in doing so is suppressed, so that the original one is raised; a broken connection is
     terminated, which rolls back as well."""
-    with suppress(asyncpg.PostgresError, *_AWAY), kept(connection):
+    with suppress(asyncpg.PostgresError, *_UNAVAILABLE), kept(connection):
         await transaction.rollback()
 
 
@@ -240,18 +240,20 @@ class reaching:
         return None
 
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
-        if isinstance(error, (*_AWAY, *_TAKEN_BACK)):
+        if isinstance(error, (*_UNAVAILABLE, *_ROLLED_BACK)):
             if isinstance(error, asyncpg.InterfaceError) and not _connection_is_gone(error):
                 return
             raise Unavailable(f"{type(error).__name__}: {error}".strip(": ")) from error
-        if isinstance(error, _NO_TEXT) or (type(error) is asyncpg.DataError and "utf-8" in str(error)):
+        if isinstance(error, _TEXT_ERRORS) or (type(error) is asyncpg.DataError and "utf-8" in str(error)):
             raise NotEncodable("a text of this call", "it has a NUL character, or half of a surrogate pair") from error
 
 
 def is_of_data(error: BaseException) -> bool:
     """Tell whether the data of a statement caused its error. Any other error may pass when it is repeated."""
     # The driver has a class of its own, with both as bases, for a value that it cannot send.
-    return isinstance(error, _OF_DATA) or (isinstance(error, asyncpg.InterfaceError) and isinstance(error, ValueError))
+    return isinstance(error, _DATA_ERRORS) or (
+        isinstance(error, asyncpg.InterfaceError) and isinstance(error, ValueError)
+    )
 
 
 def _connection_is_gone(error: asyncpg.InterfaceError) -> bool:

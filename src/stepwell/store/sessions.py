@@ -49,8 +49,8 @@ _TRANSACTION = {
     name: value for name, value in SESSION.items() if name not in {"jit", "plan_cache_mode", *KEPT_ALIVE}
 } | {"jit_above_cost": "-1"}
 _NAME = {"application_name": "stepwell"}
-_DESCRIBED = 500
-_WHO_ANSWERS = "select pg_backend_pid()"
+_MOST_DESCRIBED = 500
+_BACKEND_PID = "select pg_backend_pid()"
 
 if TYPE_CHECKING:
     _Described = asyncpg.prepared_stmt.PreparedStatement[asyncpg.Record]
@@ -63,7 +63,7 @@ class Sessions:
     def __init__(self, address: Address, *, pooler: bool | None) -> None:
         self._address = address
         self.is_pooled = pooler
-        self._are_told_later = False
+        self._settings_follow = False
         """True for a pooler in session mode: settings are sent after the start, then its sessions are like direct
         ones."""
 
@@ -84,7 +84,7 @@ class Sessions:
             return connection
         with kept(connection):
             # Without a name: a named statement would stay behind in a session that may not be ours.
-            answers = await (await connection.prepare(_WHO_ANSWERS, name="")).fetchval()
+            answers = await (await connection.prepare(_BACKEND_PID, name="")).fetchval()
         self.is_pooled = answers != connection.get_server_pid()
         if not self.is_pooled:
             return connection
@@ -92,11 +92,11 @@ class Sessions:
         return await self._through_pooler(settings, answer)
 
     async def _direct(self, settings: dict[str, str], answer: float | None) -> Connection:
-        if not self._are_told_later:
+        if not self._settings_follow:
             try:
                 return await self._connect(_NAME | SESSION | settings, answer)
             except asyncpg.ProtocolViolationError:
-                self._are_told_later = True
+                self._settings_follow = True
         connection = await self._connect(_NAME, answer)
         with kept(connection):
             await connection.execute(_set_all("set", SESSION | settings))
@@ -107,7 +107,7 @@ class Sessions:
             command_timeout=answer, server_settings=_NAME, statement_cache_size=0, connection_class=Pooled
         )
         assert isinstance(connection, Pooled)  # by its class
-        connection.told = _set_all("set local", _TRANSACTION | settings)
+        connection.settings_sql = _set_all("set local", _TRANSACTION | settings)
         return connection
 
     async def _connect(self, settings: dict[str, str], answer: float | None) -> Connection:
@@ -117,7 +117,7 @@ class Sessions:
 class Pooled(Knowing):
     """A connection that has a session only while a transaction lasts."""
 
-    told = ""
+    settings_sql = ""
     """Settings that are sent with every transaction's `begin`."""
 
     def __init__(self, *parts: Any) -> None:
@@ -127,7 +127,7 @@ class Pooled(Knowing):
     async def execute(self, query: str, *args: object, timeout: float | None = None) -> str:
         """Execute SQL. The driver's own transactions begin through this method, too."""
         if query.startswith("BEGIN"):
-            query += self.told
+            query += self.settings_sql
         return await super().execute(query, *args, timeout=timeout)
 
     async def fetch(
@@ -149,7 +149,7 @@ class Pooled(Knowing):
     async def fetchval(self, query: str, *args: Any, column: int = 0, timeout: float | None = None) -> Any:
         """Fetch one value. The driver calls this to ask whether a server is a standby, before the connection is
         returned to us."""
-        if self.told:
+        if self.settings_sql:
             return await super().fetchval(query, *args, column=column, timeout=timeout)
         rows = await self.fetch(query, *args, timeout=timeout)
         return rows[0][column] if rows else None
@@ -158,7 +158,7 @@ class Pooled(Knowing):
         """Fetch rows in one round trip: the types were described once, and the session that answers parses the text."""
         described = self._described.get((query, record_class))
         if described is None:
-            if len(self._described) >= _DESCRIBED:
+            if len(self._described) >= _MOST_DESCRIBED:
                 self._described.clear()
             described = await self.prepare(query, name="", timeout=timeout, record_class=record_class)
             self._described[query, record_class] = described

@@ -56,9 +56,9 @@ class Borrowed(ABC):
     async def rows(self, name: str, /, **values: Any) -> list[Any]:
         """Execute a named statement, and return its rows by column name."""
         statement = self._statements[name]
-        said = spoken(statement.sql, self.place)
-        texts = [written(value, kind) for value, kind in zip(statement.bind(values), said.types, strict=True)]
-        return [_read(row) for row in await self._fetch(said.sql, texts)]
+        form = spoken(statement.sql, self.place)
+        texts = [written(value, kind) for value, kind in zip(statement.bind(values), form.types, strict=True)]
+        return [_read(row) for row in await self._fetch(form.sql, texts)]
 
 
 @lru_cache(maxsize=128)

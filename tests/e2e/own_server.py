@@ -18,7 +18,7 @@ from stepwell.store import embedded, keeper
 class OwnServer:
     def __init__(self, dsn: str, home: Path) -> None:
         self.dsn = dsn
-        self._data = keeper.Server.read(home).data
+        self._data = keeper.EmbeddedServer.read(home).data
 
     @property
     def pid(self) -> int | None:

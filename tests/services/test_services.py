@@ -189,7 +189,7 @@ async def test_a_role_that_does_not_own_the_tables_is_told_in_a_line_and_the_res
     await Clock(dsn).skip("31d")
     assert await Partitions(database, keep=timedelta(days=30)).run_once() > 60
     (line,) = caplog.records
-    assert "grant its role" in line.getMessage()
+    assert "grant the owner's role" in line.getMessage()
     assert line.exc_info is None
     connection = await database.connect()
     assert await connection.fetchval("select count(*) from stepwell.finished_runs_default") == 0

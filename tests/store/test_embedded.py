@@ -27,7 +27,7 @@ import pytest
 from stepwell.model.errors import Unavailable
 from stepwell.store import cluster, embedded
 from stepwell.store.embedded import Embedded, ensure
-from stepwell.store.keeper import LOG_LIMIT, Account, Server, living_postmaster
+from stepwell.store.keeper import LOG_LIMIT, Account, EmbeddedServer, living_postmaster
 
 LINGER = 0.3
 DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
@@ -71,7 +71,7 @@ def processes(home: Path, of: str = "") -> list[int]:
     """Living processes that name this home, or the place of its cluster, on their command line."""
     places = [home] if home.exists() else []
     if (home / "server.json").exists():
-        places.append(Server.read(home).data)
+        places.append(EmbeddedServer.read(home).data)
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and entry.name != str(os.getpid()):
@@ -89,7 +89,7 @@ def keepers(home: Path) -> list[int]:
 
 
 def postmaster(home: Path) -> int:
-    pid = living_postmaster(Server.read(home).data)
+    pid = living_postmaster(EmbeddedServer.read(home).data)
     assert pid
     return pid
 
@@ -195,7 +195,7 @@ def test_a_first_start_makes_an_empty_database_that_only_its_owner_can_reach(
     assert query(dsn, "show listen_addresses") == ""
     assert query(dsn, "show max_connections") == "200"
     assert query(dsn, "select upper('é') || ('B' < 'a')") == "Étrue"
-    assert stat.S_IMODE(Server.read(home).sockets.stat().st_mode) == 0o700
+    assert stat.S_IMODE(EmbeddedServer.read(home).sockets.stat().st_mode) == 0o700
     assert (home / ".gitignore").read_text() == "*\n"
 
 
@@ -381,7 +381,7 @@ def test_a_path_no_socket_can_have_gets_its_socket_elsewhere(
     home.parent.mkdir(mode=0o711)
     subprocess.run(["cp", "-a", str(template), str(home)], check=True)
     hold = ensure(home, linger=0)
-    sockets = Server.read(home).sockets
+    sockets = EmbeddedServer.read(home).sockets
     assert query(hold.dsn, "select 1") == 1
     assert not sockets.is_relative_to(home)
     assert stat.S_IMODE(sockets.stat().st_mode) == 0o700
@@ -420,7 +420,7 @@ def test_a_private_home_of_root_keeps_its_modes_and_has_its_cluster_in_the_state
     private.parents[1].chmod(0o700)
     before = modes(private)
     hold = ensure(private, linger=0)
-    data = Server.read(private).data
+    data = EmbeddedServer.read(private).data
     assert query(hold.dsn, "select 1") == 1
     assert modes(private) == before
     assert data.is_relative_to(state)
@@ -437,11 +437,11 @@ def test_a_moved_private_home_finds_its_cluster_and_a_copied_one_gets_its_own(
     private.parents[1].chmod(0o700)
     ensure(private, linger=0).release()
     eventually(lambda: stopped(private))
-    made = Server.read(private).data
+    made = EmbeddedServer.read(private).data
     moved = private.parent.rename(private.parents[1] / "moved") / ".stepwell"
     monkeypatch.setenv("STEPWELL_STATE", str(state / "other"))
     ensure(moved, linger=0).release()
-    assert Server.read(moved).data == made
+    assert EmbeddedServer.read(moved).data == made
     monkeypatch.setenv("STEPWELL_STATE", str(state))
     shutil.copytree(moved, private)
     assert cluster._locate(private.resolve())[0] != made.parent
@@ -461,7 +461,7 @@ def test_binaries_in_a_private_directory_of_root_are_copied_to_where_the_account
         subprocess.run(["cp", "-a", str(part), str(tmp_path)], check=True)
     monkeypatch.setenv("STEPWELL_POSTGRES_BIN", str(tmp_path / package.name / "pginstall" / "bin"))
     assert query(start().dsn, "select 1") == 1
-    assert Server.read(home).binaries.is_relative_to(state)
+    assert EmbeddedServer.read(home).binaries.is_relative_to(state)
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o700
 
 
@@ -473,7 +473,7 @@ def test_in_a_users_project_root_runs_the_server_as_that_user_and_leaves_only_th
     empty.mkdir(parents=True)
     os.chown(empty, nobody.pw_uid, nobody.pw_gid)
     hold = ensure(empty, linger=0)
-    assert Server.read(empty).account == Account(nobody.pw_uid, nobody.pw_gid)
+    assert EmbeddedServer.read(empty).account == Account(nobody.pw_uid, nobody.pw_gid)
     assert {path.stat().st_uid for path in empty.iterdir()} == {nobody.pw_uid}
     hold.release()
 

@@ -94,7 +94,7 @@ async def test_no_word_that_postgres_reserves_is_taken_for_a_schema(tx: Transact
     reserved = await tx.connection.fetch("select word from pg_get_keywords() where catcode in ('R', 'T')")
     assert len(reserved) > 90
     for row in reserved:
-        with pytest.raises(InvalidSetting, match="keeps this name"):
+        with pytest.raises(InvalidSetting, match="reserved by Postgres"):
             checked_schema(row["word"])
 
 

@@ -16,7 +16,7 @@ import pytest
 from stepwell import App, KeyConflict, Retry, RunCancelled, RunFailed, current
 from stepwell.store import binaries
 from stepwell.store.embedded import ensure
-from stepwell.store.keeper import Server, living_postmaster
+from stepwell.store.keeper import EmbeddedServer, living_postmaster
 from tests.store.schema_dump import SCHEMA, schema_dump
 
 
@@ -40,7 +40,7 @@ def system(request: pytest.FixtureRequest) -> Iterator[str]:
     yield hold.dsn
     hold.release()
     deadline = time.monotonic() + 20
-    while living_postmaster(Server.read(ground / "home").data):
+    while living_postmaster(EmbeddedServer.read(ground / "home").data):
         assert time.monotonic() < deadline, "the server outlives its last user"
     shutil.rmtree(ground)
 

@@ -53,7 +53,7 @@ async def test_a_connection_that_is_lost_is_refused_with_a_word_about_it(echo: E
     conn = await asyncpg.connect(dsn)
     await conn.execute("begin")
     conn.terminate()
-    with pytest.raises(WrongUse, match="closed, or was lost"):
+    with pytest.raises(WrongUse, match="closed or lost"):
         await echo.options(tx=conn).start("a")
 
 
@@ -129,7 +129,7 @@ async def test_where_there_is_no_transaction_there_is_nothing_to_be_part_of(dsn:
 
 async def test_a_connection_that_was_not_awaited_is_told_of_it(echo: Echo) -> None:
     conn = create_async_engine("postgresql+asyncpg://").connect()
-    with pytest.raises(WrongUse, match="not connected yet"):
+    with pytest.raises(WrongUse, match="not open yet"):
         await echo.options(tx=conn).start("a")
 
 

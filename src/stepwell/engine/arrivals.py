@@ -35,16 +35,16 @@ async def arrive(tx: Tx, run_id: UUID, event: Event, after: Consequences) -> str
 async def arrive_many(tx: Tx, events: Mapping[UUID, Event], after: Consequences) -> dict[UUID, str]:
     """waiting -> pending: deliver one event to each of several workflows, in the order of their ids. Return the names
     of those that are live."""
-    told = await tx.rows(
+    reached = await tx.rows(
         "arrive",
         ids=list(events),
         arrivals=[event.id for event in events.values()],
         types=[event.type for event in events.values()],
         datas=[stored.details(event) for event in events.values()],
     )
-    for row in told:
+    for row in reached:
         note(row, after)
-    return {row["id"]: plain_name(row["name"]) for row in told}
+    return {row["id"]: plain_name(row["name"]) for row in reached}
 
 
 async def ask_to_end(tx: Tx, ids: Sequence[UUID], after: Consequences) -> list[UUID]:

@@ -56,9 +56,9 @@ async def waits(tx: Tx, ids: Sequence[UUID]) -> dict[UUID, Waits]:
 
 
 def _waits(row: Row) -> Waits:
-    told = {} if row["waits_for"] is None else msgspec.json.decode(row["waits_for"])
+    waits_for = {} if row["waits_for"] is None else msgspec.json.decode(row["waits_for"])
     blocked = None if row["blocked"] is None else msgspec.json.decode(row["blocked"])
-    return Waits(tuple(told.get("signals", ())), tuple(told.get("runs", ())), row["due_at"], blocked)
+    return Waits(tuple(waits_for.get("signals", ())), tuple(waits_for.get("runs", ())), row["due_at"], blocked)
 
 
 async def attempts(tx: Tx, run_id: UUID) -> list[Attempt]:

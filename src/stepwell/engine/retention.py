@@ -12,9 +12,9 @@ AHEAD = 7
 deleted less cheaply."""
 
 BRIEF = timedelta(hours=1)
-"""How long a run that is not to be kept stays, so that callers who wait for its result can read it."""
+"""Time for which a run that is not to be kept stays, so that callers who wait for its result can read it."""
 KEEP_REPEATED = timedelta(days=2)
-"""How long repeated starts are remembered: far longer than any start can be on its way to the server."""
+"""Time for which repeated starts are remembered: far longer than any start can be on its way to the server."""
 
 
 async def may_change_tables(tx: Tx) -> bool:

@@ -30,19 +30,19 @@ from stepwell.store import copying, rows
 from stepwell.store.pool import Row, Transaction, Tx
 
 MANY = 200
-"""From this many rows on, a write uses COPY."""
+"""Number of rows from which a write uses COPY."""
 
 CALM = timedelta(seconds=3)
 """Time after a server start in which no claim is lost: workers that could not reach the server renew their leases
 first."""
 AGEING = timedelta(seconds=1)
-"""How long a run must wait, for each step of priority between it and the most urgent run, to become as urgent."""
+"""Waiting time, for each step of priority between a run and the most urgent one, after which it is as urgent."""
 MOST = 5_000
 """Runs per statement: enough to be fast, and a bound on how long one call blocks others."""
 KEYS = 200
 """Limit keys of a queue that are served by one claim."""
 KEEP_KEYS = timedelta(days=30)
-"""How long a key is remembered. It is always remembered while its run is live."""
+"""Time for which a key is remembered. It is always remembered while its run is live."""
 
 
 async def start(tx: Tx, starts: Sequence[Start]) -> list[RunId]:

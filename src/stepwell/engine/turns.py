@@ -106,35 +106,35 @@ async def _complete(tx: Tx, advances: Sequence[Advance]) -> Consequences:
 async def _advance(tx: Tx, advances: Sequence[Advance], worker: WorkerId, claim_id: ClaimId) -> Consequences:
     """running -> waiting, pending, paused, or a finished state: the general case, with starts, cancellations and
     ends."""
-    all_of_them = Consequences()
+    after = Consequences()
     starts = [start for each in advances for start in each.starts]
     refused = await _start(tx, starts)
-    all_of_them.wakes |= {start.terms.queue for start in starts if not start.terms.is_delayed}
+    after.wakes |= {start.terms.queue for start in starts if not start.terms.is_delayed}
     here = [start for each in advances for start in each.here]
     claims = await eager_children.start_claimed(tx, here, worker, claim_id) if here else []
     if len(claims) < len(here):
-        all_of_them.wakes |= {start.terms.queue for start in here}
+        after.wakes |= {start.terms.queue for start in here}
     # After the starts: a run may be cancelled in the turn that started it.
-    await ends.cancel_parts(tx, [run_id for each in advances for run_id in each.cancels], all_of_them)
+    await ends.cancel_parts(tx, [run_id for each in advances for run_id in each.cancels], after)
     # Before the workflows' own rows: whoever ends a child locks it first, and then tells its parent.
     await ends.lock_children(tx, [each.claim.id for each in advances if each.ended is not None and each.ended.cancels])
-    apart = sum([len(each.events) for each in advances]) > MANY and isinstance(tx, Transaction)
-    for row in await tx.rows("advance_turns", **_columns(advances), **_event_columns([] if apart else advances)):
-        all_of_them.turns[row["id"]] = Advanced(State(row["state"]), row["arrived"], row["pausing"])
+    by_copy = sum([len(each.events) for each in advances]) > MANY and isinstance(tx, Transaction)
+    for row in await tx.rows("advance_turns", **_columns(advances), **_event_columns([] if by_copy else advances)):
+        after.turns[row["id"]] = Advanced(State(row["state"]), row["arrived"], row["pausing"])
         if row["state"] == State.PENDING:
-            all_of_them.wakes.add(row["queue"])
-    if apart:
-        await _copy_events(tx, [each for each in advances if each.claim.id in all_of_them.turns])
-    lost = [each for each in advances if each.claim.id not in all_of_them.turns]
+            after.wakes.add(row["queue"])
+    if by_copy:
+        await _copy_events(tx, [each for each in advances if each.claim.id in after.turns])
+    lost = [each for each in advances if each.claim.id not in after.turns]
     if any(not each.is_lone for each in lost):
         raise ClaimLost(lost[0].claim.id, lost[0].claim.attempt)
     ending = {each.claim.id: each for each in advances if each.ended is not None}
     for parent, event in refused:
         if parent not in ending:
-            await arrivals.arrive(tx, parent, event, all_of_them)
-    await _end(tx, list(ending.values()), all_of_them)
-    all_of_them.claims = claims
-    return all_of_them
+            await arrivals.arrive(tx, parent, event, after)
+    await _end(tx, list(ending.values()), after)
+    after.claims = claims
+    return after
 
 
 async def _start(tx: Tx, starts: Sequence[Start]) -> list[tuple[UUID, Event]]:
@@ -153,8 +153,8 @@ async def _start(tx: Tx, starts: Sequence[Start]) -> list[tuple[UUID, Event]]:
             why = f"the key {each.key!r} belongs to run {held_by}, which was not started by this call"
             type = EventType.CHILD_FAILED if each.terms.kind == "workflow" else EventType.TASK_FAILED
             error = Error("stepwell.KeyConflict", why, Reason.GAVE_UP)
-            told = Event(0, type, NEVER, int(each.node or 0), run_id=each.id, error=error)
-            refused.append((each.terms.parent_id, told))
+            refusal = Event(0, type, NEVER, int(each.node or 0), run_id=each.id, error=error)
+            refused.append((each.terms.parent_id, refusal))
     return refused
 
 
@@ -224,16 +224,16 @@ def _columns(advances: Sequence[Advance]) -> dict[str, Any]:
     }
 
 
-async def _end(tx: Tx, ending: Sequence[Advance], all_of_them: Consequences) -> None:
+async def _end(tx: Tx, ending: Sequence[Advance], after: Consequences) -> None:
     """running -> completed, failed, cancelled: end workflows whose code has ended. Their claims are known to hold,
     since this transaction has locked their rows."""
     endings = [_ending(each, each.ended) for each in ending if each.ended is not None and each.ended.type in _STATES]
     cancelled = [each.claim.id for each in endings if each.state is State.CANCELLED]
-    await ends.cancel_children(tx, cancelled, all_of_them)
-    ended = await ends.end(tx, endings, all_of_them, by_own_code=True)
+    await ends.cancel_children(tx, cancelled, after)
+    ended = await ends.end(tx, endings, after, by_own_code=True)
     finished = [each.claim.id for each in endings if each.claim.id in ended.moved]
-    all_of_them.finished = finished
-    if any(each.seen < all_of_them.turns[each.claim.id].arrived for each in ending):
+    after.finished = finished
+    if any(each.seen < after.turns[each.claim.id].arrived for each in ending):
         await tx.rows("forget_arrivals", ids=finished)
 
 

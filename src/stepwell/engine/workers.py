@@ -16,7 +16,7 @@ from stepwell.store.pool import Row, Tx
 KEEP_WORKERS = timedelta(days=30)
 KEEP_SAMPLES = timedelta(days=3)
 GONE = timedelta(days=1)
-"""How long a worker that is gone is still listed."""
+"""Time for which a worker that is gone is still listed."""
 LATELY, MOST_SAMPLES = timedelta(minutes=1), 12
 MOST_WORKERS = 1000
 
@@ -76,8 +76,8 @@ async def seen(tx: Tx, ids: Sequence[UUID] | None = None) -> list[WorkerInfo]:
     live = [row["id"] for row in found if row["state"] == "live"]
     samples: dict[UUID, list[Sample]] = {}
     for row in await tx.rows("samples_of", ids=live, since=LATELY, each=MOST_SAMPLES) if live else []:
-        told = Sample(row["at"], row["cpu"], row["memory"], row["running"], row["claimed"])
-        samples.setdefault(row["worker_id"], []).append(told)
+        taken = Sample(row["at"], row["cpu"], row["memory"], row["running"], row["claimed"])
+        samples.setdefault(row["worker_id"], []).append(taken)
     return [_info(row, samples.get(row["id"], [])) for row in found]
 
 

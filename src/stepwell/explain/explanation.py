@@ -23,7 +23,7 @@ from stepwell.store.pool import Row, Tx
 MOST = 10_000
 """The largest number that is counted exactly."""
 HOLDERS = 20
-"""How many of the runs that fill a limit are named."""
+"""Maximum number of runs that are named as holders of a limit's places."""
 
 
 async def explanation(tx: Tx, run_id: UUID) -> Explanation:

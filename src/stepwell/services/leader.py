@@ -20,7 +20,7 @@ from stepwell.telemetry import log
 
 
 class Leadership:
-    """This worker's leadership of services, renewed for as long as `run` runs."""
+    """Leadership of services by this worker, renewed for as long as `run` runs."""
 
     def __init__(self, database: Database, *, worker: WorkerId, services: Sequence[str], hold: timedelta) -> None:
         self._database = database

@@ -14,7 +14,7 @@ LOOK, SOON = 3600.0, 60.0
 """Seconds between passes. `SOON` applies after a pass that could not create a partition because its table was in
 use."""
 BATCH = 1000
-NOT_OURS = (
+NOT_OWNER = (
     "this role does not own the tables, so it cannot create partitions for the coming days or drop expired ones. "
     "Let workers connect as the owner, or grant the owner's role to the workers' role"
 )
@@ -48,7 +48,7 @@ class Partitions(Service):
                 pass
         if await retention.may_change_tables(self._database):
             return LOOK if await self._change_tables() else SOON
-        log.warning(NOT_OURS)
+        log.warning(NOT_OWNER)
         return LOOK
 
     async def _change_tables(self) -> bool:

@@ -19,9 +19,9 @@ from stepwell.telemetry import Telemetry, log
 BATCH = 500
 LOOK = 5.0
 """Maximum seconds between polls: a claim may belong to a worker that has no row."""
-TOLD = 1000
-"""How many lost workers are remembered as reported."""
-NOBODY = 1.0
+MOST_REPORTED = 1000
+"""Number of lost workers that are remembered as reported."""
+LOOK_WITHOUT_LEASES = 1.0
 """Seconds between polls while no worker holds a lease: the leader's worker is about to take one, and so may others,
 which may then lose it."""
 
@@ -41,14 +41,14 @@ class Reaper(Service):
         self._dispatch = dispatch
         self._telemetry = telemetry
         self._calm = calm
-        self._told: deque[UUID] = deque(maxlen=TOLD)
+        self._reported: deque[UUID] = deque(maxlen=MOST_REPORTED)
         """Lost workers whose loss was reported."""
 
     async def run_once(self) -> float:
         reaped, next_end = await self.reap()
         if reaped == BATCH:
             return 0.0
-        return NOBODY if next_end is None else min(next_end.total_seconds() + 0.01, LOOK)
+        return LOOK_WITHOUT_LEASES if next_end is None else min(next_end.total_seconds() + 0.01, LOOK)
 
     async def reap(self) -> tuple[int, timedelta | None]:
         """Settle lost claims. Each one is locked from the read to the write, so a claim that its worker settles
@@ -59,7 +59,7 @@ class Reaper(Service):
             # by both.
             next_end = await workers.next_lease_end(tx)
             settled = await settle.apply(tx, settle.plan([(claim, LOST) for claim in lost]))
-            holders = {claim.holder for claim in lost if claim.holder is not None}.difference(self._told)
+            holders = {claim.holder for claim in lost if claim.holder is not None}.difference(self._reported)
             gone = await workers.seen(tx, list(holders)) if holders else []
         after = settled.after
         after.wakes |= {claim.queue for claim in lost if claim.limited}
@@ -67,7 +67,7 @@ class Reaper(Service):
         tell_all(self._dispatch, after)
         if lost:
             log.warning("reaped %d claims of workers whose lease ended", len(lost))
-            self._told.extend(holders)
+            self._reported.extend(holders)
             self._telemetry.tell(
                 "reaper.reaped", claims=lost, workers=gone, settlements=[(claim, LOST) for claim in lost],
                 lost={claim.id for claim in lost} - settled.moved, moves=settled.moves,

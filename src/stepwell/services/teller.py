@@ -42,12 +42,12 @@ class Teller(Service):
         """Deliver to one workflow every end that it has missed."""
         after = Consequences()
         async with self._database.transaction() as tx:
-            told = await undelivered_ends.tell(tx, run_id, after)
+            delivered = await undelivered_ends.tell(tx, run_id, after)
         tell_all(self._dispatch, after)
-        if told:
+        if delivered:
             log.warning(
                 "workflow %s waited for %d runs that had already ended: their ends were delivered now",
                 run_id,
-                len(told),
+                len(delivered),
             )
-            self._telemetry.tell("teller.told", run_id=run_id, ends=told)
+            self._telemetry.tell("teller.told", run_id=run_id, ends=delivered)

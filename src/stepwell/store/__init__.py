@@ -1,1 +1,2 @@
-"""All that knows how to speak to Postgres, and nothing of what is said."""
+"""Access to Postgres: connections, sessions, statements, the schema, and the embedded server. It knows nothing of
+runs."""

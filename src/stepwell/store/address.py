@@ -1,7 +1,7 @@
-"""Connects to the server that a DSN leads to. Of several servers, to the one that takes writes.
+"""Connects to the server that a DSN names; of several servers, to the one that accepts writes.
 
-The driver asks the servers of a DSN one after the other, within one time limit: a machine that is gone answers
-nothing, and would use all of it up. So each is asked by itself here, and soon after the one before it.
+The driver tries the servers of a DSN one after the other, within one time limit: a machine that is down answers
+nothing, and would use up all of that time. So each server is tried by its own task here, soon after the one before it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from stepwell.store.connections import Connection
 REACH = 10.0
 """Seconds to wait for a server."""
 HEAD_START = 0.5
-"""Seconds that a server has before the next one is asked, too."""
+"""Seconds that a server has before the next one is tried, too."""
 
-# Each server may be away in its own way. Any other error is an answer: the next server would say the same.
-_NOT_THIS_ONE = (
+# A server may be unavailable in each of these ways. Any other error is an answer, and the next server would give the
+# same.
+_TRY_NEXT = (
     OSError,
     TimeoutError,
     asyncpg.CannotConnectNowError,
@@ -35,52 +36,53 @@ _NOT_THIS_ONE = (
 
 
 class Address:
-    """The servers of a DSN, and which of them was the right one last."""
+    """The servers of a DSN. It remembers the one that was connected to last."""
 
     def __init__(self, dsn: str) -> None:
         self._read = read_dsn(dsn)
         self.dsn = self._read.text
         self._servers: Sequence[Server | None] = self._read.servers or (None,)
-        # With a standby nothing can be done here: where several servers are named, one of them is the primary.
+        # A standby is of no use here: where several servers are named, one of them must be the primary.
         self._target = self._read.target or (WRITES if len(self._servers) > 1 else None)
         self._last = 0
 
     async def connect(self, **how: Any) -> Connection:
-        """A connection to the server that was the right one last, or else to the first that is."""
+        """Connect to the server that accepted the last connection, or else to the first that accepts this one."""
         if len(self._servers) == 1:
-            return await self._ask(self._servers[0], how)
+            return await self._try(self._servers[0], how)
         first, servers = self._last, self._servers
         order = [*range(first, len(servers)), *range(first)]
-        asked: list[asyncio.Task[Connection]] = []
+        attempts: list[asyncio.Task[Connection]] = []
         try:
             for place in order:
-                asked.append(asyncio.create_task(self._ask(servers[place], how), name="stepwell.asking"))
-                if (found := await _answer(asked, within=HEAD_START)) is not None:
+                attempts.append(asyncio.create_task(self._try(servers[place], how), name="stepwell.connecting"))
+                if (found := await _first_connected(attempts, within=HEAD_START)) is not None:
                     break
             else:
-                found = await _answer(asked, within=None)
+                found = await _first_connected(attempts, within=None)
             if found is None:
-                raise self._told([each.exception() for each in asked], order)
-            self._last = order[asked.index(found)]
-            asked.remove(found)
+                raise self._failure([each.exception() for each in attempts], order)
+            self._last = order[attempts.index(found)]
+            attempts.remove(found)
             return found.result()
         finally:
-            for each in asked:
+            for each in attempts:
                 each.cancel()
                 each.add_done_callback(_hang_up)
 
-    async def _ask(self, server: Server | None, how: dict[str, Any]) -> Connection:
-        asked: dict[str, Any] = {"target_session_attrs": self._target, "timeout": REACH, **how}
+    async def _try(self, server: Server | None, how: dict[str, Any]) -> Connection:
+        """Connect to one server, and turn the driver's errors about the DSN into ours."""
+        settings: dict[str, Any] = {"target_session_attrs": self._target, "timeout": REACH, **how}
         if server is not None:
-            asked |= {"host": server.host, "port": server.port}
+            settings |= {"host": server.host, "port": server.port}
         try:
-            return await asyncpg.connect(self.dsn, **asked)
+            return await asyncpg.connect(self.dsn, **settings)
         except asyncpg.TargetServerAttributeNotMatched as error:
-            raise Unavailable(f"it is a standby or read-only, and {self._target} is asked for") from error
+            raise Unavailable(f"the server is a standby or read-only, and {self._target} is required") from error
         except asyncpg.ClientConfigurationError as error:
             raise InvalidSetting("dsn", "…", str(error)) from error
-        except UnicodeError as error:  # a host of the environment's
-            raise InvalidSetting("PGHOST", "…", "it is no name of a host") from error
+        except UnicodeError as error:  # a host from the environment
+            raise InvalidSetting("PGHOST", "…", "it is not a valid host name") from error
         except (
             asyncpg.UndefinedObjectError,
             asyncpg.CantChangeRuntimeParamError,
@@ -88,37 +90,37 @@ class Address:
         ) as error:
             if not self._read.has_settings:
                 raise
-            raise InvalidSetting("dsn", "…", f"the server refuses what stands behind ?: {error}") from error
+            raise InvalidSetting("dsn", "…", f"the server refuses a parameter after the ?: {error}") from error
 
-    def _told(self, errors: Sequence[BaseException | None], order: Sequence[int]) -> BaseException:
-        """The answer of a server, if one gave any; else why each of them is of no use now."""
+    def _failure(self, errors: Sequence[BaseException | None], order: Sequence[int]) -> BaseException:
+        """Return the answer of a server, if one gave any; else Unavailable with the reason for each server."""
         for error in errors:
-            if error is not None and not isinstance(error, _NOT_THIS_ONE):
+            if error is not None and not isinstance(error, _TRY_NEXT):
                 return error
-        told = (f"{self._servers[place]}: {_reason(error)}" for place, error in zip(order, errors, strict=True))
-        return Unavailable("; ".join(told))
+        reasons = (f"{self._servers[place]}: {_reason(error)}" for place, error in zip(order, errors, strict=True))
+        return Unavailable("; ".join(reasons))
 
 
-async def _answer(
-    asked: Sequence[asyncio.Task[Connection]], *, within: float | None
+async def _first_connected(
+    attempts: Sequence[asyncio.Task[Connection]], *, within: float | None
 ) -> asyncio.Task[Connection] | None:
-    """The first task that has a connection; None if `within` is over, or all of them have failed."""
+    """Return the first task that has a connection; None when `within` is over or all tasks have failed."""
     end = None if within is None else asyncio.get_running_loop().time() + within
     while True:
-        for each in asked:
+        for each in attempts:
             if each.done() and not each.cancelled() and each.exception() is None:
                 return each
-        left = [each for each in asked if not each.done()]
+        left = [each for each in attempts if not each.done()]
         wait = None if end is None else end - asyncio.get_running_loop().time()
         if not left or (wait is not None and wait <= 0):
             return None
         await asyncio.wait(left, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
 
 
-def _hang_up(asked: asyncio.Task[Connection]) -> None:
-    """A connection that came too late."""
-    if not asked.cancelled() and asked.exception() is None:
-        asked.result().terminate()
+def _hang_up(attempt: asyncio.Task[Connection]) -> None:
+    """Close a connection that is no longer needed, because another server was chosen."""
+    if not attempt.cancelled() and attempt.exception() is None:
+        attempt.result().terminate()
 
 
 def _reason(error: BaseException | None) -> str:

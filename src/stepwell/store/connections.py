@@ -1,7 +1,8 @@
-"""Open connections, lent to whoever has something to say, and kept for the next.
+"""The connection pool: open connections, borrowed and given back.
 
-The driver's own pool gives a connection back by way of a task and a turn of the event loop, after every statement and
-before its answer is passed on. Our sessions leave nothing behind to be cleared, so here it is two moves of a deque.
+The driver's own pool takes a connection back through a task and a turn of the event loop, after every statement and
+before its answer is returned. Our sessions leave nothing behind to be reset, so here it costs two operations on a
+deque.
 """
 
 from __future__ import annotations
@@ -18,33 +19,37 @@ from stepwell.model.errors import Unavailable
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
 REST = 60.0
-"""Seconds that a connection may lie unused, if there are others."""
+"""Seconds after which an idle connection is closed, if there are others."""
 PARTING = 5.0
+"""Seconds to wait for connections at the end, before they are terminated."""
 
 
 class Connections:
+    """A pool of up to `size` connections."""
+
     def __init__(self, connect: Callable[[], Awaitable[Connection]], *, size: int) -> None:
         self._connect = connect
         self._size = size
         self._idle: deque[tuple[float, Connection]] = deque()
-        """Since when, the last used last: that one is taken next, so that the others can be spared."""
+        """Idle connections, each with the time since when. The one used last is taken first, so that the others can be
+        closed."""
         self._lent: set[Connection] = set()
         self._opening = 0
         self._waiting: deque[asyncio.Future[Connection | None]] = deque()
         self._sweep: asyncio.TimerHandle | None = None
-        self._partings: set[asyncio.Task[Any]] = set()
+        self._closing: set[asyncio.Task[Any]] = set()
         self._closed = False
         self._all_back = asyncio.Event()
 
     async def open(self) -> None:
-        """The first connection, so that the first who speaks does not wait for it."""
+        """Open the first connection, so that the first statement does not wait for it."""
         self.give_back(await self.take())
 
     async def take(self) -> Connection:
-        """A connection that nobody else uses until it is given back."""
+        """Borrow a connection. Nobody else uses it until it is given back."""
         while True:
             if self._closed:
-                raise Unavailable("it is closed")
+                raise Unavailable("the connection pool is closed")
             while self._idle:
                 _, connection = self._idle.pop()
                 if not connection.is_closed():
@@ -64,10 +69,10 @@ class Connections:
         finally:
             self._opening -= 1
             if self._opening + len(self._lent) < self._size:
-                self._call_next(None)
+                self._wake_next(None)
 
     async def _next(self) -> Connection | None:
-        """The next that is given back; none if it was lost, and there is room for another."""
+        """Wait for the next connection that is given back; None if it was lost, so that there is room for another."""
         waiting: asyncio.Future[Connection | None] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiting)
         try:
@@ -75,12 +80,12 @@ class Connections:
         except asyncio.CancelledError:
             if waiting.done() and not waiting.cancelled():
                 self._pass_on(waiting.result())
-            elif waiting in self._waiting:  # unless who gave one back saw that it was cancelled
+            elif waiting in self._waiting:  # unless a give_back removed it already
                 self._waiting.remove(waiting)
             raise
 
     def give_back(self, connection: Connection) -> None:
-        """Whatever state it is in."""
+        """Return a borrowed connection, in any state. It is terminated if it is still in a transaction."""
         self._lent.discard(connection)
         if not connection.is_closed() and (self._closed or connection.is_in_transaction()):
             connection.terminate()
@@ -89,14 +94,16 @@ class Connections:
             self._all_back.set()
 
     def _pass_on(self, connection: Connection | None) -> None:
-        if self._call_next(connection) or connection is None:
+        """Give a connection to the next waiter, or keep it idle."""
+        if self._wake_next(connection) or connection is None:
             return
         self._lent.discard(connection)
         self._idle.append((asyncio.get_running_loop().time(), connection))
         if self._sweep is None and len(self._idle) > 1:
-            self._sweep = asyncio.get_running_loop().call_later(REST, self._spare)
+            self._sweep = asyncio.get_running_loop().call_later(REST, self._close_idle)
 
-    def _call_next(self, connection: Connection | None) -> bool:
+    def _wake_next(self, connection: Connection | None) -> bool:
+        """Wake the next waiter. Return False if there is none."""
         while self._waiting:
             waiting = self._waiting.popleft()
             if not waiting.done():
@@ -106,27 +113,27 @@ class Connections:
                 return True
         return False
 
-    def _spare(self) -> None:
-        """Close what was not needed for a while."""
+    def _close_idle(self) -> None:
+        """Close connections that were idle for `REST` seconds."""
         self._sweep = None
         now = asyncio.get_running_loop().time()
         while len(self._idle) > 1 and self._idle[0][0] <= now - REST:
-            self._part(self._idle.popleft()[1])
+            self._close_later(self._idle.popleft()[1])
         if len(self._idle) > 1:
-            self._sweep = asyncio.get_running_loop().call_later(self._idle[0][0] + REST - now, self._spare)
+            self._sweep = asyncio.get_running_loop().call_later(self._idle[0][0] + REST - now, self._close_idle)
 
     def forget_idle(self, since: float) -> None:
-        """Hang up those that were not used since then: what made one line dead may have done so to all."""
+        """Terminate connections that have been idle since then: what broke one connection may have broken them all."""
         while self._idle and self._idle[0][0] <= since:
             self._idle.popleft()[1].terminate()
 
-    def _part(self, connection: Connection) -> None:
-        parting = asyncio.create_task(_close(connection), name="stepwell.parting")
-        self._partings.add(parting)
-        parting.add_done_callback(self._partings.discard)
+    def _close_later(self, connection: Connection) -> None:
+        closing = asyncio.create_task(_close(connection), name="stepwell.closing")
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        """Wait for those that are lent, but not for long."""
+        """Close the pool. Wait for borrowed connections, but not for long."""
         self._closed = True
         if self._sweep is not None:
             self._sweep.cancel()
@@ -135,13 +142,13 @@ class Connections:
                 waiting.set_result(None)
         self._waiting.clear()
         while self._idle:
-            self._part(self._idle.pop()[1])
+            self._close_later(self._idle.pop()[1])
         try:
             async with asyncio.timeout(PARTING):
                 if self._lent:
                     await self._all_back.wait()
-                if self._partings:
-                    await asyncio.wait(self._partings)
+                if self._closing:
+                    await asyncio.wait(self._closing)
         except TimeoutError:
             pass
         for connection in self._lent:
@@ -149,7 +156,8 @@ class Connections:
 
 
 class Share:
-    """Some of the connections, so that the others are left to others, however long these are kept."""
+    """A view of a pool that borrows at most `most` connections, so that the rest stay free for others however long
+    these are kept."""
 
     def __init__(self, connections: Connections, *, most: int) -> None:
         self._connections = connections

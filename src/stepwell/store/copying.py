@@ -1,7 +1,7 @@
-"""Rows in the binary form of COPY.
+"""Encodes rows in the binary form of COPY.
 
-Runs that are started together share their terms, and differ in id and input only. So the rest is encoded once, and a
-row is a handful of bytes objects put one behind another.
+Runs that are started together share their terms, and differ in id and input only. So the shared part is encoded once,
+and a row is a few bytes objects joined together.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from stepwell.model.start import Start, Terms
 COLUMNS = (
     "id", "name", "queue", "priority", "state", "input", "tags", "retry", "timeout", "parent_id", "root_id", "node",
 )  # fmt: skip
-"""Of a plain start, in the order in which they are packed."""
+"""Columns of a plain start, in the order in which they are packed."""
 TAKEN_COLUMNS = (*COLUMNS, "attempt", "claim_id", "claimed_by", "started_at")
-"""Of one that is claimed as it is started."""
+"""Columns of a run that is claimed as it is started."""
 CHUNK = 32 * 1024
-"""Bytes that are handed over at once, or somewhat more: the server works on one while the next is made."""
+"""Minimum bytes of a chunk: the server works on one chunk while the next is encoded."""
 LARGE_CHUNK = 128 * 1024
-"""The same where others on the event loop have much to do: between two chunks all of them have a turn."""
+"""Minimum bytes of a chunk where the event loop is busy: other tasks run between two chunks."""
 
 _HEAD = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _TAIL = b"\xff\xff"
@@ -33,7 +33,7 @@ _length = Struct("!i").pack
 _small = Struct("!ih").pack
 _interval = Struct("!iqii").pack
 _row = Struct("!hi").pack
-"""What a row begins with: how many columns there are, and the length of the id."""
+"""Packs the head of a row: the number of columns, and the length of the id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class EagerClaim:
 
 
 def chunks(starts: Iterable[Start], taken: EagerClaim | None = None, *, chunk: int = CHUNK) -> Iterator[bytes]:
-    """Plain starts, as pending runs or as running ones."""
+    """Encode plain starts, as pending runs or, with `taken`, as running ones."""
     parts, size = [_HEAD], 0
     terms: Terms | None = None
     row, last = _row(len(COLUMNS if taken is None else TAKEN_COLUMNS), 16), b"" if taken is None else _claim(taken)
@@ -71,7 +71,7 @@ EVENT_COLUMNS = ("run_id", "idx", "type", "at", "data")
 _EVENT = _row(len(EVENT_COLUMNS), 16)
 _int = Struct("!ii").pack
 _number, _FOUR = _length, _length(4)
-"""A number of four bytes, and the length of it."""
+"""Packs a number of four bytes; `_FOUR` is its length."""
 _time = Struct("!iq").pack
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
@@ -79,14 +79,14 @@ _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 def event_chunks(
     histories: Iterable[tuple[UUID, Sequence[Event]]], details: Callable[[Event], bytes], *, chunk: int = CHUNK
 ) -> Iterator[bytes]:
-    """Events of histories, each with its details."""
+    """Encode the events of histories, each with its details."""
     parts, size = [_HEAD], 0
     for run_id, events in histories:
         before, between = _EVENT + run_id.bytes + _FOUR, b""
         type: str | None = None
         at: datetime | None = None
         for event in events:
-            if event.type is not type or event.at is not at:  # often the same for many
+            if event.type is not type or event.at is not at:  # many events in a row often share both
                 type, at = event.type, event.at
                 between = _text(type) + _moment(at)
             data = details(event)
@@ -122,14 +122,14 @@ def _moment(at: datetime) -> bytes:
 
 
 def microseconds(at: datetime) -> int:
-    """As Postgres counts them, from the year 2000 on. Where it multiplies them they are exact until 2285."""
+    """Return a time as Postgres counts it, in microseconds since 2000. Products of them are exact until 2285."""
     since = at - _EPOCH
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
 def array(values: Sequence[object]) -> str:
-    """Numbers, ids or names as the text of an array. An array that is given as such the driver goes through, asking of
-    each value whether it is another: that takes longer than all else there is to sending a few."""
+    """Return numbers, ids or names as the text of an array. The driver checks each value of a list for a nested list,
+    which takes longer than everything else that it does to send a few values."""
     return "{" + ",".join(map(str, values)) + "}"
 
 
@@ -139,12 +139,12 @@ def _text(value: str) -> bytes:
 
 
 def _jsonb(value: bytes | None) -> bytes:
-    """A version byte and the text."""
+    """Encode JSON: a version byte and the text."""
     return _NULL if value is None else _length(len(value) + 1) + b"\x01" + value
 
 
 def _duration(value: timedelta | None) -> bytes:
-    """Microseconds, days, months."""
+    """Encode an interval: microseconds, days, months."""
     return _NULL if value is None else _interval(16, value.seconds * 1_000_000 + value.microseconds, value.days, 0)
 
 

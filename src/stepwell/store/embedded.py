@@ -1,7 +1,7 @@
 """The embedded Postgres: a real server, started on first use and stopped when its last user is gone.
 
-`ensure` finds, reuses, recovers or starts the server of a home directory. What stops it is the keeper's job
-(keeper.py), where it lives is cluster.py's, and which program it is binaries.py's.
+`ensure` finds, reuses, recovers or starts the server of a home directory. The keeper (keeper.py) stops it, cluster.py
+decides where it lives, and binaries.py finds its programs.
 """
 
 from __future__ import annotations
@@ -21,30 +21,31 @@ from stepwell.store import cluster, keeper
 
 POLL = 0.02
 LOG_TAIL = 1500
-# Root's server runs under another account, which must pass through the home to its own directories.
+# Root's server runs under another account, which must be able to pass through the home to its own directories.
 HOME_MODE = 0o711 if os.geteuid() == 0 else 0o700
 
 
 @dataclass(slots=True)
 class Embedded:
-    """One user's hold on an embedded server.
+    """A user's hold on an embedded server.
 
-    It lasts until `release` or the end of the process, even if this object is forgotten before.
+    It lasts until `release` or the end of the process, even if this object is garbage-collected before.
     """
 
     dsn: str
     _hold: int | None = field(repr=False)
 
     def release(self) -> None:
-        """Drop the hold. The server stops a little after the last one."""
+        """Drop the hold. The server stops shortly after the last hold is dropped."""
         hold, self._hold = self._hold, None
         if hold is not None:
-            # Closed, not unlocked: a forked child that shares the hold keeps it.
+            # The file is closed, not unlocked: a forked child that shares the hold keeps it.
             os.close(hold)
 
 
 def ensure(home: Path, *, linger: float = 2.0, timeout: float = 60.0) -> Embedded:
-    """A hold on the running server of this home. Blocks until it takes connections, or raises Unavailable."""
+    """Return a hold on the running server of this home. Block until the server accepts connections, or raise
+    Unavailable."""
     deadline = time.monotonic() + timeout
     home = _make_home(home)
     hold = _join(home, deadline)
@@ -56,11 +57,12 @@ def ensure(home: Path, *, linger: float = 2.0, timeout: float = 60.0) -> Embedde
 
 
 def exists(home: Path) -> bool:
-    """Whether there is an embedded database in this home, running or not."""
+    """Tell whether this home has an embedded database, running or not."""
     return (home / "server.json").exists() or any(home.glob("data-*"))
 
 
 def _make_home(home: Path) -> Path:
+    """Create the home directory and the files that every user of the server needs."""
     home = home.absolute()
     try:
         home.mkdir(mode=HOME_MODE, parents=True)
@@ -82,11 +84,11 @@ def _make_home(home: Path) -> Path:
 
 def _no_home(home: Path, error: OSError) -> Unavailable:
     where = error.filename or home
-    return Unavailable(f"{where}: {error.strerror}; the embedded database needs a directory of your own")
+    return Unavailable(f"{where}: {error.strerror}; the embedded database needs a directory that you own")
 
 
 def _join(home: Path, deadline: float) -> int:
-    """Become a user. A server that is just stopping for want of users is waited for."""
+    """Become a user of the server. Wait if it is just stopping because it had none."""
     while True:
         hold = _try_lock(home / "clients.lock", fcntl.LOCK_SH)
         if hold is not None:
@@ -97,6 +99,7 @@ def _join(home: Path, deadline: float) -> int:
 
 
 def _try_lock(path: Path, kind: int) -> int | None:
+    """Lock a file without waiting. Return the open file, or None if somebody else has locked it."""
     try:
         file = os.open(path, os.O_RDONLY)
     except OSError as error:
@@ -113,6 +116,7 @@ def _try_lock(path: Path, kind: int) -> int | None:
 
 
 def _reach(home: Path, linger: float, deadline: float) -> str:
+    """Wait until the server accepts connections, and start its keeper if there is none. Return its DSN."""
     started = False
     while time.monotonic() < deadline:
         lock = _try_lock(home / "keeper.lock", fcntl.LOCK_EX)
@@ -121,7 +125,8 @@ def _reach(home: Path, linger: float, deadline: float) -> str:
                 return dsn
         else:
             try:
-                # Silent death is a kill from outside: try again. A reason given would only be given again.
+                # A death without a message is a kill from outside: try again. A failure with a message would only be
+                # repeated.
                 if started and (reason := _read_tail(home / "keeper.log")):
                     raise Unavailable(f"the embedded server did not start: {reason}{_last_words(home)}")
                 _start_keeper(cluster.prepare(home, lock), linger, lock)
@@ -133,12 +138,12 @@ def _reach(home: Path, linger: float, deadline: float) -> str:
 
 
 def _answering(home: Path) -> str | None:
-    """The address of the server that the keeper has published, if it takes connections.
+    """Return the DSN of the server that the keeper has published, if it accepts connections.
 
-    Asked at the socket and not in the process table, so that it also works from another container.
+    The socket is probed, not the process table, so that it also works from another container.
     """
     try:
-        server = keeper.Server.read(home)
+        server = keeper.EmbeddedServer.read(home)
         if not keeper.is_ready(server.data):
             return None
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
@@ -149,8 +154,8 @@ def _answering(home: Path) -> str | None:
     return f"postgresql://{cluster.USER}@/{cluster.DATABASE}?host={quote(str(server.sockets))}&port={keeper.PORT}"
 
 
-def _start_keeper(server: keeper.Server, linger: float, lock: int) -> None:
-    """Hands the keeper's lock over: the open file is shared, so it is held without a gap."""
+def _start_keeper(server: keeper.EmbeddedServer, linger: float, lock: int) -> None:
+    """Start the keeper and hand it the keeper's lock. The open file is shared, so the lock is held without a gap."""
     with open(server.home / "keeper.log", "wb") as log:
         command = [sys.executable, "-I", "-S", keeper.__file__, str(server.home), str(linger)]
         detaching = subprocess.Popen(
@@ -166,6 +171,7 @@ def _start_keeper(server: keeper.Server, linger: float, lock: int) -> None:
 
 
 def _last_words(home: Path) -> str:
+    """Return the end of the server's log, for an error message."""
     tail = _read_tail(home / "postgres.log")
     return f"\nThe end of {home / 'postgres.log'}:\n{tail}\n" if tail else ""
 

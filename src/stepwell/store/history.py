@@ -1,4 +1,4 @@
-"""Events as they are stored: the details of each as one JSON object, without what it does not have."""
+"""Storage of events: the details of each as one JSON object, without the fields that it does not have."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class _Details(msgspec.Struct, omit_defaults=True):
     rollback: bool | None = None
 
 
-class _Call(msgspec.Struct, omit_defaults=True):
-    """Of a task that was started."""
+class _TaskScheduled(msgspec.Struct, omit_defaults=True):
+    """Details of a task that was started."""
 
     command: int | None = None
     name: str | None = None
@@ -41,8 +41,8 @@ class _Call(msgspec.Struct, omit_defaults=True):
     takes: tuple[str, ...] | None = None
 
 
-class _Return(msgspec.Struct, omit_defaults=True):
-    """Of one that has completed."""
+class _TaskCompleted(msgspec.Struct, omit_defaults=True):
+    """Details of a task that has completed."""
 
     command: int | None = None
     run: UUID | None = None
@@ -57,15 +57,15 @@ _decode = msgspec.json.Decoder(_Details).decode
 
 
 def details(event: Event) -> bytes:
-    """What is stored of an event beside its place, type and time."""
+    """Encode what is stored of an event besides its number, type and time."""
     plain = event.more is None and event.rollback is None
     if event.type is EventType.STEP_COMPLETED and plain and event.value is not None:
-        # There are more of these than of all others.
+        # The most frequent event by far.
         return b'{"command":%d,"name":%b,"value":%b}' % (event.command or 0, _name(event.name), event.value)
     if event.type is EventType.TASK_SCHEDULED and plain:
-        return _encode(_Call(event.command, event.name, event.run_id, event.takes))
+        return _encode(_TaskScheduled(event.command, event.name, event.run_id, event.takes))
     if event.type is EventType.TASK_COMPLETED and event.value is not None and event.id is None:
-        return _encode(_Return(event.command, event.run_id, msgspec.Raw(event.value), event.attempt))
+        return _encode(_TaskCompleted(event.command, event.run_id, msgspec.Raw(event.value), event.attempt))
     packed = _Details(
         event.command, event.name, event.run_id, event.takes, state=event.state, attempt=event.attempt,
         when=event.when, version=event.version, id=event.id, more=event.more,
@@ -81,15 +81,17 @@ def details(event: Event) -> bytes:
 
 
 def event(row: Row) -> Event:
+    """Decode a row of `events`."""
     return made(row["idx"], row["type"], row["at"], row["data"])
 
 
 def arrival(row: Row) -> Event:
-    """Something that has arrived: its number is its place among all that did, until it is delivered."""
+    """Decode an arrival. Its number is its place among all arrivals of the run, until it is delivered."""
     return made(row["place"], row["type"], row["at"], row["data"])
 
 
 def made(idx: int, type: str, at: datetime, data: bytes) -> Event:
+    """Decode an event from its columns."""
     has = _decode(data)
     return Event(
         idx, _TYPES[type], at, has.command, has.name, has.run, has.takes,
@@ -101,6 +103,6 @@ def made(idx: int, type: str, at: datetime, data: bytes) -> Event:
 
 
 def shown(row: Row) -> dict[str, Any]:
-    """The details of an event, for people."""
+    """Return the details of an event in readable form."""
     found: dict[str, Any] = msgspec.json.decode(row["data"])
     return found

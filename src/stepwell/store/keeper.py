@@ -1,11 +1,11 @@
-"""The process that keeps an embedded Postgres running for as long as somebody uses it.
+"""The keeper: the process that keeps an embedded Postgres running while it has users.
 
-Every user of the server holds a shared lock on `clients.lock`. The keeper, parent of the postmaster, asks
-for that lock exclusively; when it gets it again and again for `linger` seconds, nobody is left and it stops
-the server. The kernel drops the locks of killed processes, so no count of users can go stale.
+Every user of the server holds a shared lock on `clients.lock`. The keeper, which is the parent of the postmaster, tries
+to lock that file exclusively; when this succeeds again and again for `linger` seconds, there are no users left, and it
+stops the server. The kernel drops the locks of killed processes, so no count of users can go stale.
 
-Run by path under `python -I -S`: no package is imported, so it starts in milliseconds and cannot pick up
-modules from the user's directories. It inherits the lock on `keeper.lock` from the process that starts it.
+It is run by path under `python -I -S`: no package is imported, so it starts in milliseconds and cannot pick up modules
+from the user's directories. It inherits the lock on `keeper.lock` from the process that starts it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STOP_PATIENCE = 60.0
 STARTS_BEFORE_GIVING_UP = 3
 QUICK_DEATH = 5.0
 LOG_LIMIT = 10 * 1024 * 1024
-# Above every possible process id, so that Postgres takes the owner of the file for dead.
+# Larger than every possible process id, so that Postgres takes the owner of the file for dead.
 NO_PROCESS = 2**31 - 1
 SETTINGS = {
     "listen_addresses": "",
@@ -40,15 +40,16 @@ SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Who the server runs as when we are root, which Postgres refuses to be."""
+    """The account that runs the server when we are root, as Postgres refuses to run as root."""
 
     uid: int
     gid: int
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
-    """Where a cluster lives and what runs it; `server.json` tells other processes, and people."""
+class EmbeddedServer:
+    """The directories of a cluster and the account that runs it, as recorded in `server.json` for other processes and
+    people."""
 
     home: Path
     binaries: Path
@@ -57,7 +58,7 @@ class Server:
     account: Account | None
 
     @classmethod
-    def read(cls, home: Path) -> Server:
+    def read(cls, home: Path) -> EmbeddedServer:
         facts = json.loads((home / "server.json").read_text())
         account = Account(*facts["account"]) if facts["account"] else None
         paths = {name: Path(facts[name]) for name in ("home", "binaries", "data", "sockets")}
@@ -77,7 +78,7 @@ class Server:
 
 
 def run_as(account: Account | None) -> dict[str, Any]:
-    """Keyword arguments for subprocess that give up root, the caller's directory and its environment.
+    """Return keyword arguments for subprocess that drop root, the caller's directory and its environment.
 
     The environment may hold secrets, and other processes of the account could read it.
     """
@@ -89,7 +90,8 @@ def run_as(account: Account | None) -> dict[str, Any]:
 
 
 def give_to_owner(path: Path) -> None:
-    """In a user's project root must not leave files that lock that user out."""
+    """Give a file to the owner of its directory: root must not leave files in a user's project that lock that user
+    out."""
     if os.geteuid() == 0:
         owner = path.parent.stat()
         os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
@@ -102,7 +104,7 @@ def touch(path: Path) -> None:
 
 
 def is_ready(data: Path) -> bool:
-    """Whether the postmaster's own status line says that it takes connections."""
+    """Tell whether the postmaster's own status line says that it accepts connections."""
     try:
         lines = (data / "postmaster.pid").read_text().splitlines()
     except OSError:
@@ -111,9 +113,9 @@ def is_ready(data: Path) -> bool:
 
 
 def living_postmaster(data: Path) -> int | None:
-    """The pid of a living postmaster of exactly this data directory.
+    """Return the pid of a living postmaster of exactly this data directory.
 
-    After a reboot the recorded pid may be a stranger's, and where nobody reaps orphans it may be a zombie's.
+    After a reboot the recorded pid may belong to another process, and where nobody reaps orphans it may be a zombie.
     """
     try:
         pid = int((data / "postmaster.pid").read_text().split("\n", 1)[0])
@@ -124,7 +126,7 @@ def living_postmaster(data: Path) -> int | None:
 
 
 def _process(pid: int) -> tuple[str, bytes]:
-    """State letter and command line, the arguments each followed by a space."""
+    """Return the state letter and the command line, with a space after each argument."""
     proc = Path("/proc", str(pid))
     if Path("/proc/self").exists():
         state = (proc / "stat").read_text().rpartition(")")[2].split()[0]
@@ -149,7 +151,7 @@ class Postmaster:
         return living_postmaster(self._data) == self._pid
 
     def stop(self) -> None:
-        """Fast shutdown; if that hangs, the immediate one, from which the next start recovers."""
+        """Shut down fast; if that hangs, immediately, from which the next start recovers."""
         self._signal(signal.SIGINT)
         deadline = time.monotonic() + STOP_PATIENCE
         while self.alive():
@@ -164,8 +166,9 @@ class Postmaster:
             pass
 
 
-def launch(server: Server) -> Postmaster:
-    _disown(server)
+def launch(server: EmbeddedServer) -> Postmaster:
+    """Start the postmaster."""
+    _clear_lock_files(server)
     options = [part for name, value in SETTINGS.items() for part in ("-c", f"{name}={value}")]
     place = ["-D", str(server.data), "-k", str(server.sockets), "-p", str(PORT)]
     with _open_log(server.home) as log:
@@ -180,12 +183,12 @@ def launch(server: Server) -> Postmaster:
     return Postmaster(server.data, child.pid, child)
 
 
-def _disown(server: Server) -> None:
-    """Make the lock files of a dead postmaster name nobody.
+def _clear_lock_files(server: EmbeddedServer) -> None:
+    """Make the lock files of a dead postmaster name no process.
 
-    Postgres checks only whether the recorded pid exists, so a stranger's or a zombie's would block the start
-    for ever. The data directory's file stays otherwise as it is: its shared memory key is how Postgres
-    refuses to start beside backends that outlived their postmaster.
+    Postgres only checks whether the recorded pid exists, so that of another process or of a zombie would block the
+    start for ever. The rest of the data directory's file stays as it is: by its shared memory key, Postgres refuses to
+    start beside backends that outlived their postmaster.
     """
     record = server.data / "postmaster.pid"
     try:
@@ -197,7 +200,7 @@ def _disown(server: Server) -> None:
     except FileNotFoundError:
         pass
     except ValueError:
-        # Empty after a power cut: it records nothing, and Postgres would refuse to start.
+        # The file may be empty after a power cut. Then it records nothing, but Postgres would refuse to start.
         record.unlink()
     server.socket.unlink(missing_ok=True)
     server.socket.with_name(server.socket.name + ".lock").unlink(missing_ok=True)
@@ -212,7 +215,9 @@ def _open_log(home: Path) -> BinaryIO:
 
 
 class Keeper:
-    def __init__(self, server: Server, linger: float) -> None:
+    """The loop that keeps the server running, and stops it when its last user is gone."""
+
+    def __init__(self, server: EmbeddedServer, linger: float) -> None:
         self._server = server
         self._linger = linger
         self._clients = os.open(server.home / "clients.lock", os.O_RDONLY)
@@ -220,6 +225,7 @@ class Keeper:
         self._was_ready = False
 
     def keep(self) -> None:
+        """Run the server, and start it again whenever it dies, until it has no users or is told to stop."""
         deaths = 0
         while True:
             postmaster = self._adopt() or launch(self._server)
@@ -229,9 +235,9 @@ class Keeper:
             deaths = deaths + 1 if time.monotonic() - postmaster.born < QUICK_DEATH else 1
             if self._told_to_stop or (self._was_ready and self._nobody_left()):
                 return
-            # Once it has served, its users rely on it coming back, however long that takes.
+            # Once the server has been ready, its users rely on a restart, however many attempts that takes.
             if not self._was_ready and deaths >= STARTS_BEFORE_GIVING_UP:
-                sys.exit(f"the server stopped {deaths} times while starting")
+                sys.exit(f"the server stopped {deaths} times while it was starting")
             time.sleep(min(0.1 * 2**deaths, QUICK_DEATH))
 
     def stop(self, *_signal: object) -> None:
@@ -242,7 +248,7 @@ class Keeper:
         return Postmaster(self._server.data, pid) if pid else None
 
     def _watch(self, postmaster: Postmaster) -> bool:
-        """True when the server shall stop, False when it died."""
+        """Watch the server. Return True when it must be stopped, False when it died."""
         alone_since: float | None = None
         while postmaster.alive():
             self._was_ready = self._was_ready or is_ready(self._server.data)
@@ -251,7 +257,7 @@ class Keeper:
             if self._nobody_left():
                 alone_since = alone_since or time.monotonic()
                 if time.monotonic() - alone_since >= self._linger:
-                    # The lock stays held: a newcomer waits for it until this server is down.
+                    # The lock stays held: a new user waits for it until this server is down.
                     return True
                 fcntl.flock(self._clients, fcntl.LOCK_UN)
             else:
@@ -260,7 +266,7 @@ class Keeper:
         return False
 
     def _nobody_left(self) -> bool:
-        """Takes the users' lock if that is so."""
+        """Tell whether there are no users. If so, the users' lock is held on return."""
         try:
             fcntl.flock(self._clients, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -269,10 +275,10 @@ class Keeper:
 
 
 def main(home: str, linger: str) -> None:
-    # A child of init, not of the program that came first: that one need not reap us, nor take us along.
+    # Become a child of init, not of the program that started us: that one need not reap the keeper, nor take it along.
     if os.fork():
         os._exit(0)
-    keeper = Keeper(Server.read(Path(home)), float(linger))
+    keeper = Keeper(EmbeddedServer.read(Path(home)), float(linger))
     signal.signal(signal.SIGTERM, keeper.stop)
     for ignored in (signal.SIGINT, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)

@@ -1,6 +1,6 @@
-"""Connections that bodies work on: as the driver makes them, without what our own sessions are set to.
+"""Connections lent to bodies: with the driver's defaults, and without the settings of our own sessions.
 
-They are apart from ours, so that a body that keeps one for long keeps nobody else waiting but other bodies.
+They are apart from our pool, so that a body that keeps one for long blocks only other bodies.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from stepwell.store.pool import ANSWER, Database, reaching
 from stepwell.store.sessions import KEPT_ALIVE, kept
 
 MOST = 10
-"""Of one worker, at a time. Who comes then waits for its turn."""
+"""Maximum number of connections that one worker lends at a time. Further bodies wait for their turn."""
 STANDSTILL = 60.0
-"""Seconds in which none was given back, after which nobody waits any longer: they may wait for each other."""
+"""Seconds without any connection given back after which waiting bodies give up: they may wait for each other."""
 
 _LOST = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 _NAME = {"application_name": "stepwell"}
-# All but what the driver has prepared, which it believes to be there.
-_TIDY = """
+# Resets everything but the prepared statements of the driver, which relies on them.
+_RESET = """
     set session authorization default; close all; unlisten *; reset all; select pg_advisory_unlock_all();
     discard temp; discard sequences;
     do $$
@@ -44,12 +44,13 @@ else:
 
 
 class Plain(_Driver):
-    """A connection that notes whether more was done to it than its session knows of: nothing else would undo that."""
+    """A connection that notes changes outside of its session's state, such as codecs and listeners: the reset query
+    does not undo those."""
 
     is_changed = False
 
     def get_reset_query(self) -> str:
-        return _TIDY
+        return _RESET
 
     async def set_type_codec(self, *given: Any, **named: Any) -> None:
         self.is_changed = True
@@ -82,28 +83,33 @@ class Plain(_Driver):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lent:
+    """A connection that is lent to a body, and the transaction on it."""
+
     connection: Connection
     transaction: asyncpg.transaction.Transaction
 
 
 class Lending:
+    """Lends connections to the bodies of one worker."""
+
     def __init__(self, database: Database) -> None:
         self._database = database
-        # Behind a pooler each holds one of its sessions, and others need some too: leases, above all.
+        # Behind a pooler each lent connection occupies one of its sessions. Others need some as well, above all the
+        # leases.
         self._size = 1 if database.is_pooled else MOST
         self._connections = Connections(self._connect, size=self._size)
-        self._patience: set[asyncio.Timeout] = set()
-        """Of those who wait for their turn."""
+        self._timeouts: set[asyncio.Timeout] = set()
+        """Timeouts of the bodies that wait for a connection."""
         self._lent: set[Lent] = set()
-        self._tidying: set[asyncio.Task[None]] = set()
+        self._resetting: set[asyncio.Task[None]] = set()
 
     async def take(self) -> Lent:
-        """A connection in a transaction, for one body."""
+        """Return a connection in a new transaction, for one body."""
         with reaching():
             connection = await self._next()
             try:
-                if _takes_no_writes(connection):
-                    raise Unavailable("the server of this connection takes no writes any more")
+                if _is_read_only(connection):
+                    raise Unavailable("the server of this connection no longer accepts writes")
                 lent = Lent(connection, connection.transaction())
                 async with asyncio.timeout(ANSWER):
                     await lent.transaction.start()
@@ -115,50 +121,52 @@ class Lending:
         return lent
 
     async def _next(self) -> Connection:
-        patience = asyncio.timeout(STANDSTILL)
+        """Wait for a connection, for as long as others are given back."""
+        timeout = asyncio.timeout(STANDSTILL)
         try:
-            async with patience:
-                self._patience.add(patience)
+            async with timeout:
+                self._timeouts.add(timeout)
                 return await self._connections.take()
         except TimeoutError:
-            if not patience.expired():
+            if not timeout.expired():
                 raise
             raise WrongUse(
-                f"current.tx() found no connection: none of the {self._size} that this worker lends was given back for "
-                f"{STANDSTILL:g} s. Bodies that wait inside of the block for runs which need one too wait for each "
-                "other: wait for them before it, or after"
+                f"current.tx() found no free connection: none of the {self._size} that this worker lends was given "
+                f"back for {STANDSTILL:g} s. This is a deadlock if bodies wait, inside of `async with current.tx()`, "
+                "for runs which need a connection, too: wait for those runs before the block, or after it"
             ) from None
         finally:
-            self._patience.discard(patience)
+            self._timeouts.discard(timeout)
 
     def _give_back(self, connection: Connection) -> None:
         self._connections.give_back(connection)
-        for patience in self._patience:
-            if not patience.expired():
-                patience.reschedule(asyncio.get_running_loop().time() + STANDSTILL)
+        for timeout in self._timeouts:
+            if not timeout.expired():
+                timeout.reschedule(asyncio.get_running_loop().time() + STANDSTILL)
 
     def take_back(self, lent: Lent) -> None:
-        """In whatever state it is: what was not committed is rolled back. Waits for nobody."""
+        """Take a connection back in any state, without waiting. What was not committed is rolled back."""
         if lent in self._lent:
             self._lent.remove(lent)
-            tidying = asyncio.create_task(self._tidy(lent), name="stepwell.tidying")
-            self._tidying.add(tidying)
-            tidying.add_done_callback(self._tidying.discard)
+            resetting = asyncio.create_task(self._reset(lent), name="stepwell.resetting")
+            self._resetting.add(resetting)
+            resetting.add_done_callback(self._resetting.discard)
 
     async def close(self) -> None:
+        """Terminate lent connections, and close the pool."""
         for lent in self._lent:
             lent.connection.terminate()
             self._connections.give_back(lent.connection)
         self._lent.clear()
-        if self._tidying:
-            await asyncio.wait(self._tidying)
+        if self._resetting:
+            await asyncio.wait(self._resetting)
         await self._connections.close()
 
-    async def _tidy(self, lent: Lent) -> None:
-        """What the body has set for its session is not for the next one; a pooler sees to that itself."""
+    async def _reset(self, lent: Lent) -> None:
+        """Reset what the body has set in its session; behind a pooler, the pooler does that."""
         connection = lent.connection
         try:
-            if not connection.is_closed():  # one that is lost does not even know whether it is in a transaction
+            if not connection.is_closed():  # a lost connection cannot tell whether it is in a transaction
                 with suppress(*_LOST), kept(connection):
                     async with asyncio.timeout(PARTING):
                         await self._clean(lent)
@@ -179,11 +187,11 @@ class Lending:
             try:
                 return await self._open(_NAME | KEPT_ALIVE)
             except asyncpg.ProtocolViolationError:
-                pass  # a pooler after all, which lends whole sessions
+                pass  # a pooler in session mode, which refuses these settings
         return await self._open(_NAME)
 
     async def _open(self, settings: dict[str, str]) -> Connection:
-        # Behind a pooler no statement has a name: the next transaction may find itself in another session.
+        # Behind a pooler statements have no names: the next transaction may be in another session.
         return await self._database.address.connect(
             server_settings=settings,
             statement_cache_size=0 if self._database.is_pooled else 100,
@@ -191,7 +199,9 @@ class Lending:
         )
 
 
-def _takes_no_writes(connection: Connection) -> bool:
-    """Whether the server has said, as Postgres does from 14 on, that it is no longer the primary."""
-    told = connection.get_settings()
-    return "on" in (getattr(told, "in_hot_standby", "off"), getattr(told, "default_transaction_read_only", "off"))
+def _is_read_only(connection: Connection) -> bool:
+    """Tell whether the server has reported, as Postgres 14 and later do, that it is no longer the primary."""
+    reported = connection.get_settings()
+    return "on" in (
+        getattr(reported, "in_hot_standby", "off"), getattr(reported, "default_transaction_read_only", "off")
+    )  # fmt: skip

@@ -1,7 +1,7 @@
-"""The schema, brought forward: numbered files, each applied once, all under one lock.
+"""Migrates the schema: numbered files, each applied once, all under one lock.
 
-Any number of processes may migrate at once: the first does the work in one transaction, the others wait
-for its lock and find nothing left to do. The lock is the transaction's own, so it is never left behind.
+Any number of processes may migrate at once: the first does the work in one transaction, the others wait for its lock
+and find nothing left to do. The lock belongs to the transaction, so it is never left behind.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FILE = re.compile(r"(\d{4})_(\w+)\.sql")
 OLDEST_POSTGRES = 13
 
 _LOCK = "select pg_advisory_xact_lock(hashtextextended('stepwell.migrate', 0));\n"
-# Asked first: `create schema if not exists` wants the right to create one even where it is there.
+# The schema is looked up first: `create schema if not exists` needs the right to create one even if it exists.
 _SCHEMA = "do $$ begin if to_regnamespace('{0}') is null then create schema {0}; end if; end $$;\n"
 _TABLE = """\
 create table if not exists stepwell.migrations (
@@ -34,6 +34,8 @@ create table if not exists stepwell.migrations (
 
 @dataclass(frozen=True, slots=True)
 class Migration:
+    """A numbered file of SQL."""
+
     version: int
     name: str
     sql: str
@@ -41,6 +43,7 @@ class Migration:
 
 @lru_cache(maxsize=8)
 def migrations(schema: str) -> tuple[Migration, ...]:
+    """Return all migrations in order, for one schema name."""
     found = []
     for file in files("stepwell.store").joinpath("sql", "migrations").iterdir():
         if match := _FILE.fullmatch(file.name):
@@ -50,11 +53,12 @@ def migrations(schema: str) -> tuple[Migration, ...]:
 
 
 def latest(schema: str) -> int:
+    """Return the schema version that this code needs."""
     return migrations(schema)[-1].version
 
 
 def script(schema: str, *, after: int = 0) -> str:
-    """What `migrate` would run, as SQL for psql: for those whose administrator runs it."""
+    """Return the SQL that `migrate` would run, for an administrator to run with psql."""
     parts = ["begin;", _begin(schema).rstrip()]
     for migration in migrations(schema):
         if migration.version > after:
@@ -63,7 +67,7 @@ def script(schema: str, *, after: int = 0) -> str:
 
 
 async def migrate(database: Database) -> list[Migration]:
-    """Bring the schema to this code's version; the migrations that were applied."""
+    """Bring the schema to this code's version. Return the migrations that were applied."""
     schema = database.schema
     if await version(database) == latest(schema):
         return []
@@ -87,7 +91,7 @@ async def migrate(database: Database) -> list[Migration]:
 
 
 async def require_current(database: Database) -> None:
-    """For those who may not migrate: SchemaError unless someone else has."""
+    """Raise SchemaError unless the schema is current, for processes that may not migrate it."""
     current = await version(database)
     if current < latest(database.schema):
         raise SchemaError(
@@ -97,7 +101,7 @@ async def require_current(database: Database) -> None:
 
 
 async def version(database: Database) -> int:
-    """The schema's version, 0 where there is none yet; SchemaError if this code cannot live with it."""
+    """Return the schema's version, 0 if there is no schema; raise SchemaError if this code cannot use it."""
     connection = await database.connect()
     try:
         with reaching():

@@ -1,7 +1,7 @@
-"""The database of an app, told apart from any other: a transaction of the user's must be on it.
+"""Identifies the database of an app: a user's transaction must be on the same database.
 
-Another database may have a schema of the same name. What is written there is accepted, and no worker of this app will
-ever see it. So each connection is compared once, when it is first used.
+Another database may have a schema of the same name. Runs written there would be accepted, and no worker of this app
+would ever see them. So each connection is compared once, when it is first used.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from stepwell.store.statements import load
 from stepwell.telemetry import log
 
 REACH = 5.0
-"""Seconds for finding out which database the app uses, where it is not open."""
-AGAIN = 60.0
-"""Seconds until that is tried again, after it failed."""
+"""Seconds for finding out which database the app uses, if the app is not open."""
+RETRY_AFTER = 60.0
+"""Seconds until that is tried again after a failure."""
 
 _UNREACHABLE = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """One schema in one database of one server."""
+    """A schema in a database of a server."""
 
     database: str
     server: str
-    """Its address, as it sees it itself: for people, since a proxy may have another."""
+    """The server's own address, for people: through a proxy it may have another."""
     system: str | None
-    """The server's identifier; None if the role may not ask for it."""
+    """The server's identifier; None if the role may not read it."""
     mark: str | None
-    """Of the schema; None if it is not there, or older than the mark."""
+    """The mark of the schema; None if the schema does not exist, or is older than the mark."""
 
     def is_same(self, other: Namespace) -> bool:
-        """Whether `other` is this one, as far as either can tell."""
+        """Tell whether `other` is this namespace, as far as both are known."""
         return (
             self.database == other.database
             and (self.system is None or other.system is None or self.system == other.system)
@@ -50,6 +50,7 @@ class Namespace:
 
 
 async def namespace_of(tx: Tx, schema: str) -> Namespace:
+    """Return the namespace that a connection is on."""
     (row,) = await tx.rows("namespace", schema=schema)
     system = (await tx.rows("system_identifier"))[0]["system"] if row["may_ask"] else None
     return Namespace(row["database"], row["server"], system, row["mark"])
@@ -59,7 +60,7 @@ class Home:
     """The namespace of one app, and the connections that are known to be on it. Shared by all threads."""
 
     def __init__(self, dsn: str | None, schema: str) -> None:
-        """Without a `dsn`, the app tells it when it is opened."""
+        """Make a namespace to be found by its DSN; without a `dsn`, the app sets it when it is opened."""
         self._dsn = dsn
         self._schema = schema
         self._namespace: Namespace | None = None
@@ -68,12 +69,13 @@ class Home:
         self._lock = threading.Lock()
 
     def opened(self, dsn: str, namespace: Namespace) -> None:
-        """The app is open: this is its database."""
+        """Set the database of the app, which is now open."""
         self._dsn = dsn
         self._namespace = namespace
 
     async def require(self, tx: Borrowed) -> None:
-        """WrongUse if the user's connection is not on this database. Costs nothing once it was found to be."""
+        """Raise WrongUse if the user's connection is not on this database. It costs nothing once the connection is
+        known."""
         connection = await tx.driver_connection()
         if connection is not None and connection in self._known:
             return
@@ -82,7 +84,7 @@ class Home:
             return
         theirs = await namespace_of(tx, self._schema)
         if not ours.is_same(theirs):
-            # The database may have moved since: a new server behind the same name.
+            # The database may have moved: there may be a new server behind the same name.
             ours = await self._ask(blocks=tx.blocks) or ours
         if not ours.is_same(theirs):
             raise WrongUse(self._refusal(ours, theirs))
@@ -92,29 +94,31 @@ class Home:
                 self._known.add(connection)
 
     def _refusal(self, ours: Namespace, theirs: Namespace) -> str:
+        """Return the message that names both databases."""
         has = "" if theirs.mark else f", which has no schema {self._schema!r} of this version"
         return (
             f"tx= is a connection to another database: it is on {theirs.database!r} at {theirs.server}{has}, and this "
-            f"app uses {ours.database!r} at {ours.server}, schema {self._schema!r}. Give a connection to that one, "
-            "or give the app the DSN of the other"
+            f"app uses {ours.database!r} at {ours.server}, schema {self._schema!r}. Pass a connection to the app's "
+            "database, or configure the app with the DSN of the other one"
         )
 
     async def _ask(self, *, blocks: bool) -> Namespace | None:
-        """Find out by a connection of our own; None if that cannot be had."""
+        """Look up the namespace on a connection of our own; None if there is no connection."""
         if self._dsn is None or time.monotonic() < self._unreachable_until:
             return None
-        if blocks:  # the caller may have no event loop, or is used to blocking it
-            asking = threading.Thread(target=lambda: asyncio.run(self._look()), name="stepwell.home", daemon=True)
+        if blocks:  # the caller has no event loop, or its driver blocks it anyway
+            asking = threading.Thread(target=lambda: asyncio.run(self._look_up()), name="stepwell.home", daemon=True)
             asking.start()
             asking.join()
         else:
-            await self._look()
+            await self._look_up()
         return None if time.monotonic() < self._unreachable_until else self._namespace
 
-    async def _look(self) -> None:
+    async def _look_up(self) -> None:
+        """Connect and look up the namespace. Remember a failure for a while."""
         try:
             async with asyncio.timeout(REACH):
-                # Perhaps through a pooler: statements have no names.
+                # Statements have no names, since there may be a pooler.
                 connection = await asyncpg.connect(self._dsn, statement_cache_size=0)
                 try:
                     async with connection.transaction():
@@ -122,7 +126,10 @@ class Home:
                 finally:
                     connection.terminate()
         except _UNREACHABLE as error:
-            log.info("which database the app uses is not known, so tx= is not checked: %s", type(error).__name__)
-            self._unreachable_until = time.monotonic() + AGAIN
+            log.info(
+                "the app's database could not be reached, so the database of tx= is not checked: %s",
+                type(error).__name__,
+            )
+            self._unreachable_until = time.monotonic() + RETRY_AFTER
         else:
             self._namespace, self._unreachable_until = found, 0.0

@@ -1,4 +1,4 @@
-"""Rows to values, by column name."""
+"""Conversion of rows to values, by column name."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _json = msgspec.json.decode
 
 
 CLAIM = Claim.__struct_fields__[1:-5]
-"""The columns of a claim, in their order: the one thing here that goes by position, for speed."""
+"""Columns of a claim, in order. Only these are read by position, for speed."""
 
 
 def claims(rows: Sequence[Row], claim_id: ClaimId, *, first: int = 0) -> list[Claim]:
-    """Those of one claim call; the columns of each begin at `first`."""
+    """Convert the rows of one claim call; the columns of a claim begin at `first`."""
     last = first + len(CLAIM)
     return [Claim(claim_id, *row[first:last]) for row in rows]
 
@@ -97,7 +97,7 @@ def progress(row: Row) -> Progress:
 
 
 def _number(stored: float) -> float:
-    """Who counted in whole numbers reads whole numbers."""
+    """Return a whole number as an int, since it was reported as one."""
     return int(stored) if stored.is_integer() else stored
 
 

@@ -1,8 +1,8 @@
-"""The SQL of `sql/*.sql`, loaded once per schema name.
+"""Loads the SQL of `sql/*.sql`, once per schema name.
 
-A file holds statements headed `-- name: verb_nouns`; parameters are spelled `:name` and become `$1, $2, …`
-in order of first use. The schema is written `stepwell.` and replaced by the one in use. Nothing else is
-ever substituted: what varies is bound.
+A file holds statements headed `-- name: verb_nouns`; parameters are spelled `:name` and become `$1, $2, …` in order of
+first use. The schema is written `stepwell.` and replaced by the configured one. Nothing else is ever substituted:
+values are bound.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TOKEN = re.compile(
     r"(?P<skip>'(?:[^']|'')*'|--[^\n]*|::)"  # text, comments and casts hold no parameters
     r"|(?<![\w:]):(?P<name>[a-z_][a-z0-9_]*)"
 )
-# Words that Postgres takes for something else when they stand where a schema's name should.
+# Words that Postgres parses as something else where a schema's name should be.
 _RESERVED = frozenset(
     """all analyse analyze and any array as asc asymmetric authorization binary both case cast check collate collation
     column concurrently constraint create cross current_catalog current_date current_role current_schema current_time
@@ -36,13 +36,15 @@ _RESERVED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Statement:
+    """A named statement of SQL."""
+
     name: str
     sql: str
     params: tuple[str, ...]
     moves: str | None
 
     def bind(self, values: dict[str, Any]) -> list[Any]:
-        """The values in the statement's order; a missing or surplus one is our own mistake."""
+        """Return the values in the statement's order. A missing or surplus value is a bug of ours."""
         if len(values) == len(self.params):
             try:
                 return [values[name] for name in self.params]
@@ -56,7 +58,7 @@ Statements = dict[str, Statement]
 
 @lru_cache(maxsize=8)
 def load(schema: str) -> Statements:
-    """Every statement of the package, for one schema."""
+    """Return every statement of the package, for one schema."""
     loaded: Statements = {}
     for file in sorted(files("stepwell.store").joinpath("sql").iterdir(), key=lambda each: each.name):
         if file.name.endswith(".sql") and file.name != "schema.sql":
@@ -68,20 +70,22 @@ def load(schema: str) -> Statements:
 
 
 def parse(text: str) -> list[Statement]:
+    """Split a file into its statements."""
     parts = _NAME.split(text)[1:]
     return [_statement(name, body) for name, body in zip(parts[::2], parts[1::2], strict=True)]
 
 
 def in_schema(text: str, schema: str) -> str:
-    """The text with `stepwell.` replaced: safe because a schema's name can hold no quote."""
+    """Replace `stepwell.` by the schema's name. It is safe because that name can hold no quote."""
     return re.sub(r"\bstepwell\.", f"{checked_schema(schema)}.", text)
 
 
 def checked_schema(schema: str) -> str:
+    """Return the schema's name, or raise InvalidSetting if it is not a valid one."""
     if not _SCHEMA.fullmatch(schema):
         raise InvalidSetting("schema", schema, "1 to 40 of a-z, 0-9 and _, not beginning with a digit")
     if schema in _RESERVED or schema.startswith("pg_"):
-        raise InvalidSetting("schema", schema, "Postgres keeps this name for itself")
+        raise InvalidSetting("schema", schema, "this name is reserved by Postgres: choose another")
     return schema
 
 

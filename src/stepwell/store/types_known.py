@@ -1,7 +1,7 @@
-"""Types that the driver asks the server about: once in a process, and not once for every connection.
+"""A process-wide cache of the types that the driver looks up on the server.
 
-For each new connection it looks up the arrays that a statement takes, as they come, by a query that takes the server
-longer to plan than most of our statements take altogether: a worker that began spent an eighth of a second on it. But
+The driver looks up the array types of a statement for each new connection, by a query that takes the server longer to
+plan than most of our statements take altogether: a worker spent an eighth of a second on it at its start. But
 Postgres's own types are the same in every database.
 """
 
@@ -19,19 +19,22 @@ else:
     _Driver = asyncpg.Connection
 
 _BUILT_IN = 16_384
-"""Below it, an oid is one of Postgres's own, and always the same."""
+"""Oids below this are Postgres's own, and always the same."""
 _OURS = {1000, 1001, 1005, 1007, 1009, 1016, 1022, 1185, 1187, 2951, 3807}
 """Arrays of bool, bytea, int2, int4, text, int8, float8, timestamptz, interval, uuid and jsonb."""
 _ASKED = SimpleNamespace(name="asked before")
-"""In place of the statement by which it would have been asked."""
+"""Placeholder for the driver's prepared statement, when the answer comes from the cache."""
 
 _known: dict[int, list[Any]] = {}
-"""By the oid of an array: its row and that of its elements, as the driver has read them."""
+"""The row of each array type and that of its element type, by the oid of the array, as the driver has read them."""
 
 
 class Knowing(_Driver):
+    """A connection that reads types from the cache."""
+
     async def _introspect_types(self, typeoids: Iterable[int], timeout: float | None) -> tuple[list[Any], Any]:
-        """The driver's own, whose answers are kept. Should it have another name one day, nothing is kept any more."""
+        """Look up types, by the driver's own method of this name, and cache its answers. If the driver renames the
+        method, nothing is cached any more."""
         oids = set(typeoids)
         if not oids <= _known.keys():
             ask: Any = getattr(super(), "_introspect_types")  # noqa: B009  # unknown to its types

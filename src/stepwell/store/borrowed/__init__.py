@@ -1,4 +1,4 @@
-"""Connections of the user's, of whichever driver: no driver is imported here, since there is one already."""
+"""The user's connections, of any supported driver. No driver is imported here: the user's code has imported its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stepwell.store.borrowed.sqlalchemy import (
 )
 from stepwell.store.statements import Statements
 
-# By package and class. A class of the user's own is known by its bases.
+# Adapters by package and class. A subclass of the user's is recognised by its bases.
 _KINDS: dict[tuple[str, str], type[Borrowed]] = {
     ("asyncpg", "Connection"): AsyncpgConnection,
     ("asyncpg", "PoolConnectionProxy"): AsyncpgConnection,
@@ -38,13 +38,13 @@ _TAKEN = "a connection (or session) of asyncpg, psycopg, psycopg2, SQLAlchemy or
 
 
 def borrow(connection: Any, statements: Statements) -> Borrowed:
-    """The user's connection, as a place where named statements can be spoken."""
+    """Wrap the user's connection, so that named statements can be executed on it."""
     kinds = [(each.__module__.partition(".")[0], each.__name__) for each in connection.__class__.__mro__]
     for kind in kinds:
         if kind in _KINDS:
             return _KINDS[kind](connection, statements)
-    # Not the value itself: it may be a DSN, with its password.
+    # The value itself is not shown: it may be a DSN with its password.
     given = f"{connection.__class__.__module__}.{connection.__class__.__qualname__}"
     if any(package in _PACKAGES for package, _ in kinds):
-        raise InvalidSetting("tx", given, f"is no connection: give the one that the transaction is on, {_TAKEN}")
+        raise InvalidSetting("tx", given, f"is not a connection: pass the connection of the transaction, {_TAKEN}")
     raise InvalidSetting("tx", given, f"must be {_TAKEN}")

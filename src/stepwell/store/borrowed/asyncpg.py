@@ -1,4 +1,4 @@
-"""asyncpg: a connection, or what its pool lends."""
+"""asyncpg: a connection, or the proxy that its pool returns."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ class AsyncpgConnection(Borrowed):
 
     async def require_transaction(self) -> None:
         if self._connection.is_closed():
-            raise WrongUse("tx= is closed, or was lost: its transaction is rolled back. Begin again on another")
-        if not self._connection.is_in_transaction():
             raise WrongUse(
-                "tx= is in no transaction, so there is none to be part of: use `async with conn.transaction():`"
+                "tx= is a connection that was closed or lost, so its transaction was rolled back. "
+                "Repeat it on a new connection"
             )
+        if not self._connection.is_in_transaction():
+            raise WrongUse("tx= is a connection with no transaction open: use `async with conn.transaction():`")
 
     async def driver_connection(self) -> object | None:
-        connection: object = getattr(self._connection, "_con", self._connection)  # of what a pool lends
+        connection: object = getattr(self._connection, "_con", self._connection)  # unwraps the proxy of a pool
         return connection
 
     async def _fetch(self, sql: str, texts: Sequence[str | None]) -> Iterable[Mapping[str, Any]]:

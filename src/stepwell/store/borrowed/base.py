@@ -1,7 +1,7 @@
-"""A connection of the user's: named statements are spoken on it, in the user's transaction, and nothing else.
+"""A user's connection: only our named statements are executed on it, in the user's transaction.
 
-Every value travels as text, and the server casts it: what a driver makes of `jsonb`, of arrays or of intervals is the
-user's to set, and what we would set would be left behind.
+Every value is sent as text and cast by the server. How a driver converts `jsonb`, arrays or intervals is the user's
+setting, and a setting of ours would stay behind on the connection.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ _PLACE = re.compile(r"\$(?P<number>\d+)(?:::(?P<type>\w+))?|%")
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """A statement as a driver takes it."""
+    """A statement in the form that a driver takes."""
 
     sql: str
     types: tuple[str, ...]
-    """What each value is cast to in it: one that is an array goes by the type of its items."""
+    """The type to which each value is cast; for an array, the type of its items."""
 
 
 class Borrowed(ABC):
-    """Fulfils `Tx`. What the driver raises is raised: it is the user's transaction that has failed."""
+    """Base of the adapters for drivers; implements `Tx`. The driver's errors are raised as they are, since it is the
+    user's transaction that failed."""
 
     place: ClassVar[str]
-    """How the driver spells a parameter, `{}` standing for its number."""
+    """The driver's spelling of a parameter, with `{}` for its number."""
     blocks: ClassVar[bool]
-    """Whether it holds up its thread while the server works."""
+    """True if the driver blocks its thread while the server works."""
 
     def __init__(self, connection: Any, statements: Statements) -> None:
         self._connection = connection
@@ -43,24 +44,26 @@ class Borrowed(ABC):
 
     @abstractmethod
     async def require_transaction(self) -> None:
-        """WrongUse if the next statement would commit by itself."""
+        """Raise WrongUse if the next statement would commit by itself."""
 
     @abstractmethod
     async def driver_connection(self) -> object | None:
-        """The driver's own connection, which lives as long as its session; None if there is none yet."""
+        """Return the driver's own connection, which lives as long as its session; None if there is none yet."""
 
     @abstractmethod
     async def _fetch(self, sql: str, texts: Sequence[str | None]) -> Iterable[Mapping[str, Any]]: ...
 
     async def rows(self, name: str, /, **values: Any) -> list[Any]:
+        """Execute a named statement, and return its rows by column name."""
         statement = self._statements[name]
-        said = spoken(statement.sql, self.place)
-        texts = [written(value, kind) for value, kind in zip(statement.bind(values), said.types, strict=True)]
-        return [_read(row) for row in await self._fetch(said.sql, texts)]
+        form = spoken(statement.sql, self.place)
+        texts = [written(value, kind) for value, kind in zip(statement.bind(values), form.types, strict=True)]
+        return [_read(row) for row in await self._fetch(form.sql, texts)]
 
 
 @lru_cache(maxsize=128)
 def spoken(sql: str, place: str) -> Spoken:
+    """Convert a statement to the driver's spelling of parameters, with a cast from text for each."""
     types: dict[int, str] = {}
 
     def placed(found: re.Match[str]) -> str:
@@ -75,7 +78,7 @@ def spoken(sql: str, place: str) -> Spoken:
 
 
 def written(value: Any, kind: str) -> str | None:
-    """A value as Postgres reads it, whatever its session is set to."""
+    """Return a value in the text form that Postgres reads, whatever its session's settings are."""
     match value:
         case None:
             return None
@@ -106,7 +109,7 @@ def _uuid(value: Any) -> UUID | None:
     return value if value is None or isinstance(value, UUID) else UUID(str(value))
 
 
-# What drivers give in a form of their own, by the name of its column.
+# Columns that drivers return in a type of their own, and how to convert them.
 _FORMS: dict[str, Callable[[Any], Any]] = {"id": _uuid, "run_id": _uuid, "digest": bytes}
 
 
@@ -115,11 +118,11 @@ def _read(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def by_name(description: Sequence[Any] | None, found: Iterable[Sequence[Any]]) -> list[dict[str, Any]]:
-    """Rows of a DB-API cursor."""
+    """Convert the rows of a DB-API cursor to dicts."""
     names = [column[0] for column in description or ()]
     return [dict(zip(names, row, strict=True)) for row in found]
 
 
 def numbered(texts: Sequence[str | None]) -> dict[str, str | None]:
-    """Values for drivers that take them by name: one may be used more than once."""
+    """Return the parameters by name, for drivers that take them so: one parameter may be used more than once."""
     return {f"p{number}": text for number, text in enumerate(texts, 1)}

@@ -17,14 +17,14 @@ class DjangoConnection(Borrowed):
 
     async def require_transaction(self) -> None:
         if self._connection.vendor != "postgresql":
-            raise InvalidSetting("tx", self._connection.vendor, "a connection to Postgres, to the database of the runs")
+            raise InvalidSetting("tx", self._connection.vendor, "must be a connection to the app's Postgres database")
         if _on_event_loop() and not os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE"):
             raise WrongUse(
-                "Django's connections cannot be used on an event loop: call a function by `sync_to_async`, and in it "
-                "`with transaction.atomic():` and `.options(tx=connection).sync.start(…)`"
+                "Django's connections cannot be used on an event loop: call a function through `sync_to_async`, and in "
+                "it use `with transaction.atomic():` and `.options(tx=connection).sync.start(…)`"
             )
         if not self._connection.in_atomic_block and self._connection.get_autocommit():
-            raise WrongUse("tx= is in no transaction, so there is none to be part of: use `with transaction.atomic():`")
+            raise WrongUse("tx= is a connection with no transaction open: use `with transaction.atomic():`")
 
     async def driver_connection(self) -> object | None:
         connection: object | None = self._connection.connection

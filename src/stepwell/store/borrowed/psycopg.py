@@ -1,4 +1,4 @@
-"""psycopg 3, blocking and not; and psycopg2."""
+"""psycopg 3, blocking and async, and psycopg2."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from stepwell.model.errors import WrongUse
 from stepwell.store.borrowed.base import Borrowed, by_name, numbered
 
 _IDLE = 0
-"""libpq's own number for a connection that is in no transaction."""
+"""libpq's number for a connection that is in no transaction."""
 
 
 def _plain_rows(_cursor: object) -> Callable[..., Any]:
-    """Whatever rows the connection is set to give."""
+    """Row factory that returns tuples, whatever the connection's own row factory returns."""
     return tuple
 
 
@@ -24,8 +24,8 @@ class _Psycopg(Borrowed):
     async def require_transaction(self) -> None:
         if self._connection.autocommit and self._connection.info.transaction_status == _IDLE:
             raise WrongUse(
-                "tx= is in autocommit and in no transaction, so there is none to be part of: "
-                "use `with conn.transaction():`, or do without autocommit"
+                "tx= is a connection in autocommit mode with no transaction open: "
+                "use `with conn.transaction():`, or turn autocommit off"
             )
 
     async def driver_connection(self) -> object | None:
@@ -55,7 +55,7 @@ class Psycopg2Connection(_Psycopg):
     blocks = True
 
     async def _fetch(self, sql: str, texts: Sequence[str | None]) -> Iterable[Mapping[str, Any]]:
-        # Not the connection's own kind of cursor, whose rows may be anything.
+        # A plain cursor, since the connection's own cursor class may return rows of any form.
         plain = sys.modules["psycopg2.extensions"].cursor
         with self._connection.cursor(cursor_factory=plain) as cursor:
             cursor.execute(sql, numbered(texts))

@@ -1,4 +1,4 @@
-"""SQLAlchemy 2: connections and sessions, blocking and not, over any of its drivers for Postgres."""
+"""SQLAlchemy 2: connections and sessions, blocking and async, over any of its drivers for Postgres."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ class _Alchemy(Borrowed):
 
     @abstractmethod
     async def _open(self) -> tuple[Any, Any]:
-        """The connection of the transaction that is under way, and its blocking side; it begins if need be."""
+        """Return the connection of the current transaction and its blocking side. A transaction begins if there is
+        none."""
 
     async def require_transaction(self) -> None:
         _, inner = await self._open()
         if inner is None:
-            raise WrongUse("tx= is not connected yet: use `async with engine.begin() as conn:`")
+            raise WrongUse("tx= is a connection that is not open yet: use `async with engine.begin() as conn:`")
         if inner.dialect.name != "postgresql":
-            raise InvalidSetting("tx", inner.dialect.name, "a connection to Postgres, to the database of the runs")
+            raise InvalidSetting("tx", inner.dialect.name, "must be a connection to the app's Postgres database")
         if getattr(inner.connection.dbapi_connection, "autocommit", False):
             raise WrongUse(
-                "tx= has the isolation level AUTOCOMMIT, so there is no transaction to be part of: use another level"
+                "tx= is a connection with the isolation level AUTOCOMMIT, so it has no transaction: use another level"
             )
 
     async def driver_connection(self) -> object | None:

@@ -1,7 +1,7 @@
--- bulk: many runs by what they have in common, oldest first; each page begins behind the last id of the one before.
+-- bulk: many runs by a filter, oldest first; each page begins behind the last id of the page before.
 
 -- name: matching_live_runs
--- A filter that is null lets everything through. An id was made by its caller's clock, which may be off by an hour.
+-- A null parameter does not filter. `:since` is widened by an hour for the id, which was made by the caller's clock.
 select r.id
   from stepwell.runs r
  where r.id > greatest(:after::uuid, stepwell.id_at(:since::timestamptz - interval '1 hour'))
@@ -15,6 +15,7 @@ select r.id
  limit :limit;
 
 -- name: matching_finished_runs
+-- The finished runs that match a filter.
 select f.id
   from (select * from stepwell.finished_runs union all select * from stepwell.kept_runs) f
  where f.id > greatest(:after::uuid, stepwell.id_at(:since::timestamptz - interval '1 hour'))
@@ -29,7 +30,7 @@ select f.id
  limit :limit;
 
 -- name: matching_failed_runs
--- The same of those that failed, which are few and have an index.
+-- The failed runs that match a filter: they are few and have an index of their own.
 select f.id
   from (select * from stepwell.finished_runs union all select * from stepwell.kept_runs) f
  where f.id > greatest(:after::uuid, stepwell.id_at(:since::timestamptz - interval '1 hour'))

@@ -1,14 +1,15 @@
--- claims: how runs come to a worker. The same rules as in runs.sql: one index range, or `id = any(…)`.
+-- claims: how a worker gets runs. As in runs.sql, each statement reads one index range, or `id = any(…)`.
 
 -- name: claim_runs
 -- moves: pending -> running
--- One index range per queue. Without a list of queues, every queue that has pending runs is found by
--- skipping from one to the next along the same index. Each gets an equal share of the claim: no queue
--- starves another, and nothing is locked that is not taken. Of the runs that must be alone, one at most.
--- The update does not ask for 'pending' again: the rows are locked, and asking would offer it that index.
--- A tenth of each share goes to who has waited long behind more urgent ones, a second for each step of priority between
--- them, and the oldest of all these first: to be less urgent is to be slower, and not to starve. Queues with a limit,
--- and runs with a limit key, are left to claim_limited_runs; `others` tells that there are some, in a row of its own if
+-- Reads one index range per queue. Without a list of queues, every queue that has pending runs is found by skipping
+-- from one to the next along the same index. Each queue gets an equal share of the claim, so that no queue starves
+-- another, and nothing is locked that is not claimed. At most one of the runs that must be alone is claimed. The update
+-- does not check for 'pending' again: the rows are locked, and the check would offer the planner that index.
+--
+-- A tenth of each share goes to runs that waited long behind more urgent ones, one second for each step of priority
+-- between them, the oldest of all these first: a less urgent run is slower, but does not starve. Queues with a limit
+-- and runs with a limit key are left to claim_limited_runs; `others` says that there are some, in a row of its own if
 -- nothing was claimed.
 with recursive busy (queue) as (
     (select r.queue from stepwell.runs r
@@ -42,7 +43,7 @@ with recursive busy (queue) as (
       from stepwell.runs r
      where r.alone
        and :alone::boolean
-       and r.state like 'pending' -- not `=`, which would offer the index of all that is pending
+       and r.state like 'pending' -- not `=`, which would offer the planner the index of all pending runs
        and r.limit_key is null
        and r.queue = any(array(select o.queue from open o))
        and r.name = any(:names::text[])
@@ -123,7 +124,7 @@ select l.others, (select s.size from share s) as share, c.*
                         where q.capped
                           and q.paused_at is null
                           and (:queues::text[] is null or q.name = any(:queues::text[]))
-                          -- not `exists`, which may be planned as a list of all that is pending
+                          -- not `exists`, for which the planner may list all pending runs
                           and q.name = (select r.queue from stepwell.runs r
                                          where r.state = 'pending' and r.limit_key is null and r.queue = q.name
                                          order by r.priority, r.id limit 1))
@@ -137,8 +138,8 @@ select l.others, (select s.size from share s) as share, c.*
 
 -- name: claim_from_queue
 -- moves: pending -> running
--- From a queue in which there is work, as was heard: one index range, and nothing of what claim_runs has to weigh. `more`
--- tells that only claim_runs finds the rest: work that is limited, or must be alone. There is a row even when nothing is
+-- Claims from one queue that is known to have work: one index range, without the checks of claim_runs. `more` says that
+-- only claim_runs can claim the rest: runs that are limited, or must be alone. There is a row even if nothing is
 -- claimed.
 with next as materialized (
     select r.id
@@ -179,13 +180,15 @@ select m.more, c.*
 
 -- name: exchange_runs
 -- moves: running -> completed; pending -> running
--- The hot path, one statement and one commit: what this worker completed for what it runs next. It claims
--- only from queues that a claim found busy, in each behind the last run that it took there, so that the
--- dead entries of all that went before are not read again. What comes to stand before that place
--- (more urgent, tried again) is left to claim_runs. So is whatever was locked by a transaction that may still be
--- running: `xmax` tells at a third of what it costs to try the lock, and behind that place lies what others claim now.
--- `moved` is null when every id was, else those that were; `said`, whether the word was. There is a row even when
--- nothing is claimed.
+-- The hot path: one statement and one commit settle the completed runs of this worker and claim the next ones. It
+-- claims only from queues that an earlier claim found busy, in each behind the last run that was claimed there, so that
+-- the dead index entries of all earlier runs are not read again. Runs that come to stand before that place (more
+-- urgent, or retried) are left to claim_runs.
+--
+-- Rows that were locked by a transaction that may still be running are left to claim_runs as well: `xmax` tells this at
+-- a third of the cost of trying the lock, and behind that place are the rows that other workers claim now. `moved` is
+-- null if every id was moved, else it has those that were; `said` tells whether the notification was sent. There is a
+-- row even if nothing is claimed.
 with done as (
     delete from stepwell.runs r
      where r.id = any(:ids::uuid[])

@@ -1,13 +1,16 @@
--- ends: how runs become finished runs, and what follows from that. The columns of a finished run stand in one place,
--- the function stepwell.ended. On the hot path exchange_runs (claims.sql) completes runs, from which nothing follows.
+-- ends: how runs become finished runs, and what follows from that. The columns of a finished run are listed in one
+-- place, the function stepwell.ended. On the hot path, exchange_runs (claims.sql) completes runs from which nothing
+-- follows.
 
 -- name: end_runs
 -- moves: running -> completed, failed, cancelled
--- Claims that end: each with its state, and a result or an error. The results are one array of JSON, in which the server
--- finds each at once. Also spoken in the transaction in which a body has worked, for hours maybe: the run finishes now,
--- and not when that began; only the commit is still to come, and if it does not, the server lets go of the run.
--- `moved` is null when every id was, else those that were. `said` tells whether the word was. The other columns name the
--- runs from whose end something follows.
+-- Ends claims, each with its state and a result or an error. The results are one JSON array, in which the server finds
+-- each element directly. It also runs in the transaction in which a body has worked, perhaps for hours: the run
+-- finishes now, and not when that transaction began. Only the commit is left to do then; if it does not come, the
+-- timeout makes the server release the run.
+--
+-- `moved` is null if every id was moved, else it has those that were. `said` tells whether the notification was sent.
+-- The other columns name the runs from whose end something follows.
 with done as (
     delete from stepwell.runs r
      where r.id = any(:ids::uuid[])
@@ -37,9 +40,10 @@ select case when (select count(*) from kept) < cardinality(:ids::uuid[])
 
 -- name: complete_turns
 -- moves: running -> completed
--- The last events of workflows that have completed, and of which nobody is to be told: record_turns and end_runs in one,
--- as most of them end. An id that does not come back has lost its claim, and nothing of it was written. `arrived` is
--- that of the deleted row: what came while this waited for it is not seen here, and is left to forget_arrivals.
+-- Writes the last events of workflows that completed and whose end nobody waits for: record_turns and end_runs in one
+-- statement, since most workflows end so. An id that does not come back has lost its claim, and nothing of it was
+-- written. `arrived` is that of the deleted row: arrivals that were inserted while this waited for the row are not
+-- visible here, and are left to forget_arrivals.
 with done as (
     delete from stepwell.runs r
      where r.id = any(:ids::uuid[])
@@ -73,7 +77,7 @@ select r.id
    for update skip locked;
 
 -- name: overdue_workflows
--- Those of the next overdue runs that have begun, and may have children.
+-- Workflows among the next overdue runs that have begun, and so may have children.
 select n.id
   from (select r.id, r.recorded
           from stepwell.runs r
@@ -84,7 +88,7 @@ select n.id
  where n.recorded > 0;
 
 -- name: overdue_runs
--- The next runs whose deadline passed while nobody ran them, locked.
+-- The next runs whose deadline passed while they were not running, locked.
 select r.id
   from stepwell.runs r
  where r.deadline_at <= stepwell.now()
@@ -95,9 +99,9 @@ select r.id
 
 -- name: end_unclaimed_runs
 -- moves: scheduled, waiting, pending, running, paused -> failed, cancelled, expired
--- Ends from outside, so not fenced by a claim: whoever expires runs or fails them has them locked, and none is running.
--- A worker that runs what is cancelled finds its claim lost, and is told. A workflow that has begun is asked instead,
--- unless it is ended by force: it may clean up.
+-- Ends runs from outside, without a claim as a fence: expiry and deadlines have locked the rows, and none of those runs
+-- is running. A worker that runs a cancelled run is told, and finds its claim lost. A workflow that has begun is left
+-- alone unless by force: it is asked to end instead, so that it can clean up.
 with done as (
     delete from stepwell.runs r
      where r.id = any(:ids::uuid[])
@@ -116,7 +120,7 @@ select k.id, k.kind, k.name, k.queue, k.attempt, k.failures, k.key, k.tags,
   from kept k;
 
 -- name: end_histories
--- The last event of workflows that ended otherwise than by their own code, and what they leave behind.
+-- Writes the last event of workflows that did not end by their own code, and deletes their arrivals.
 with ended as materialized (
     select f.id, f.state, f.error
       from stepwell.finished_runs f
@@ -139,8 +143,9 @@ returning run_id;
 
 -- name: tell_parents
 -- moves: waiting -> pending
--- Runs that ended in this transaction, to the workflows that wait for them. These are looked up by an array of their
--- ids: joined, a session that had planned it on an empty table went along all live runs up to the last of them.
+-- Delivers the ends of runs that ended in this transaction to the workflows that wait for them. The workflows are
+-- looked up by an array of ids: with a join, a session that had planned it on an empty table scanned all live runs up
+-- to the last of them.
 with ended as materialized (
     select f.parent_id, f.id, f.kind, f.name, f.node, f.state, f.result, f.error, f.attempt,
            row_number() over (partition by f.parent_id order by f.id) as place,
@@ -182,7 +187,7 @@ with ended as materialized (
 select t.id, t.queue, t.state from told t;
 
 -- name: parents_of
--- The live workflows that started these finished runs, as they are now.
+-- The live workflows that started these finished runs, in their current state.
 select p.id, p.queue, p.state
   from stepwell.runs p
  where p.id = any(array(select f.parent_id from stepwell.finished_runs f where f.id = any(:ids::uuid[])))
@@ -190,7 +195,7 @@ select p.id, p.queue, p.state
 
 -- name: start_handlers
 -- moves: -> pending, scheduled
--- The failure handlers of runs that failed in this transaction. What failed is the first argument of each.
+-- Starts the failure handlers of runs that failed in this transaction. The failed run is the first argument of each.
 insert into stepwell.runs (
            id, kind, name, queue, priority, state, due_at, expires_at, deadline_at, input, tags, retry, timeout, keep,
            parent_id, root_id, recorded, arrived

@@ -1,6 +1,7 @@
--- explain: what stands around a run. A few statements, each bounded, each by an index; nothing of an input is read.
+-- explain: facts about one run and its surroundings. A few statements, each bounded and by an index; no input is read.
 
 -- name: run_facts
+-- The run itself, live or finished.
 select stepwell.now() as now, a.id, a.name, r.name as claim_name, a.kind, a.queue, a.priority, a.state, a.attempt, a.failures, a.created_at, a.due_at,
        a.expires_at, a.started_at, a.finished_at, a.claimed_by,
        a.error ->> 'type' || ': ' || left(a.error ->> 'message', 500) as error,
@@ -13,8 +14,8 @@ select stepwell.now() as now, a.id, a.name, r.name as claim_name, a.kind, a.queu
  where a.id = :id::uuid;
 
 -- name: awaited_runs
--- Live runs that a workflow started since it began, of the names that it waits for: some of them, and how many there
--- are, as far as it is worth counting.
+-- Live runs that a workflow started since it began, with the names that it waits for: some of them, and their number up
+-- to `:most`.
 select r.id, stepwell.plain_name(r.name) as name, r.state, count(*) over () as runs
   from (select e.idx, (e.data ->> 'run')::uuid as id
           from stepwell.events e
@@ -38,8 +39,8 @@ select a.attempt, a.outcome, a.ended_at, a.error ->> 'type' || ': ' || left(a.er
  limit 1;
 
 -- name: queue_facts
--- One row, whether or not anything was ever said about the queue. Reckoned as claim_limited_runs does: the cap of a key
--- is the queue's, or that of the first in its line.
+-- One row, whether or not the queue has settings. Counts as claim_limited_runs does: the cap of a key is the queue's,
+-- or that of the first run in the key's line.
 with limits as (
     select q.*, floor(extract(epoch from stepwell.now()) / extract(epoch from q.rate_period) * 100)::bigint as part
       from (select) one
@@ -73,7 +74,7 @@ select r.id
  limit :limit;
 
 -- name: runs_ahead
--- How many pending runs without a limit key come before it, as far as it is worth counting.
+-- The number of pending runs without a limit key that are claimed before this one, up to `:most`.
 select count(*) as runs
   from (select from stepwell.runs r
          where r.state = 'pending'
@@ -97,7 +98,7 @@ select count(*) as runs
 select r.claimed_by, r.id
   from stepwell.runs r
  where r.alone
-   and r.state like 'running' -- not `=`, which would offer other indexes
+   and r.state like 'running' -- not `=`, which would offer the planner other indexes
  limit :limit;
 
 -- name: led_services

@@ -1,8 +1,8 @@
--- forks: new runs that begin with a part of another's history.
+-- forks: new runs that begin with a part of another run's history.
 
 -- name: fork_run
 -- moves: -> pending
--- A new run with the input of another, wherever that is. What it starts with is in its history already.
+-- Inserts a run with the input of another, live or finished. The first part of its history is copied separately.
 insert into stepwell.runs (
            id, kind, name, queue, priority, state, input, tags, retry, timeout, parent_id, root_id, retry_of,
            limit_key, per_key, keep, on_failure, recorded, arrived, history_from, deadline_at
@@ -25,8 +25,8 @@ returning id, queue;
 
 -- name: fork_children
 -- moves: -> pending, scheduled
--- What was under way at that moment, started anew for the new run, with a timeout of the same length; what is still to
--- begin there begins here at the same time. A child that is no longer kept does not come back.
+-- Starts anew, for the fork, what was under way at that event, with a timeout of the same length. A child that has not
+-- begun in the origin begins here at the same time. A child that is no longer kept does not come back.
 insert into stepwell.runs (
            id, kind, name, queue, priority, state, due_at, deadline_at, input, tags, retry, timeout, parent_id, root_id,
            retry_of, node, limit_key, per_key, keep, on_failure, recorded, arrived
@@ -54,7 +54,7 @@ select n.id, f.kind, f.name, f.queue, f.priority, case when f.due_at is null the
 returning id, retry_of, queue;
 
 -- name: copy_history
--- Its events, as another's: those that name what was started anew are given, the others are as they were.
+-- Copies the origin's events. Events that name a run which was started anew are given, the others are copied unchanged.
 insert into stepwell.events (run_id, idx, type, at, data)
 select :id::uuid, e.idx, e.type, e.at, coalesce(g.data, e.data)
   from stepwell.events e
@@ -64,13 +64,13 @@ select :id::uuid, e.idx, e.type, e.at, coalesce(g.data, e.data)
     on conflict (run_id, idx) do nothing;
 
 -- name: copy_published
--- What it had last shown at that moment.
+-- The state that the origin had last published at that event.
 insert into stepwell.published (run_id, state, at)
 values (:id::uuid, :state::jsonb, stepwell.now())
     on conflict (run_id) do nothing;
 
 -- name: forkable
--- Which of these are workflows that failed: they go on from their last good point.
+-- Failed workflows among these runs: retried, they go on from their last good point.
 select f.id from stepwell.finished_runs f
  where f.id = any(:ids::uuid[]) and f.kind = 'workflow' and f.state = 'failed'
  union all

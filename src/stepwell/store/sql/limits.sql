@@ -1,16 +1,18 @@
--- limits: claims that must count what is running first.
+-- limits: claims that must first count what is running.
 
 -- name: claim_limited_runs
 -- moves: pending -> running
--- From queues with a limit, and of runs with a limit key. What is running there is counted in this statement, by its
--- snapshot; so each such claim locks the queue and counts up its `claims`, and whoever finds them changed since its
--- snapshot counts again, later. A queue that is known by its keys only gets its row here, which is as good as a lock,
--- and not from those who start: they may be in a long transaction.
--- The keys of a queue come in turns, beginning behind the last that was served, and the runs without one have a turn
--- like a key's ('' is none). A run that must be alone goes before the others of its turn; then, for a tenth of the
--- places, who has waited long behind more urgent ones, as in claim_runs.
--- `again` is in how many seconds there is reason to ask again, if there is any; `further`, that there is room, and
--- there are more keys than were looked at: the next claim begins behind these.
+-- Claims from queues with a limit, and runs with a limit key. What is running there is counted in this statement, by
+-- its snapshot. So each such claim locks the queue's row and increments its `claims`; a claim that finds them changed
+-- since its snapshot leaves that queue out, and is repeated later. A queue that is known only by its limit keys gets
+-- its row here, which is as good as a lock. Starts do not insert that row: they may be in a long transaction.
+--
+-- The keys of a queue are served in turns, beginning behind the last one served; the runs without a key have a turn
+-- like a key's ('' means no key). A run that must be alone goes before the others of its turn. Then a tenth of the
+-- places go to runs that waited long behind more urgent ones, as in claim_runs.
+--
+-- `again` is the number of seconds after which to claim again, if there is a reason to. `further` says that there is
+-- room, and that there are more keys than were looked at: the next claim begins behind these.
 with recursive keyed (queue) as (
     (select r.queue from stepwell.runs r where r.state = 'pending' and r.limit_key is not null order by r.queue limit 1)
      union all
@@ -42,7 +44,7 @@ with recursive keyed (queue) as (
        and q.paused_at is null
        for no key update skip locked
 ), counted as materialized (
-    -- A part that is far in the future is of another period, or of a clock that went back.
+    -- A part that is far in the future is of another period, or of a clock that was set back.
     select l.*,
            l.concurrency - (select count(*) from stepwell.runs r where r.queue = l.name and r.slot is not null) as places,
            l.rate - (select coalesce(sum(u.uses), 0) from stepwell.rate_uses u
@@ -89,7 +91,7 @@ with recursive keyed (queue) as (
       from stepwell.runs r
      where r.alone
        and :alone::boolean
-       and r.state like 'pending' -- not `=`, which would offer the index of all that is pending
+       and r.state like 'pending' -- not `=`, which would offer the planner the index of all pending runs
        and (select a.size from allowed a where a.queue = r.queue and a.key = coalesce(r.limit_key, '')) > 0
        and r.name = any(:names::text[])
        and (r.expires_at is null or r.expires_at > stepwell.now())
@@ -217,7 +219,7 @@ with recursive keyed (queue) as (
               case when r.kind = 'workflow' and r.parent_id is null and r.pausing is not true
                     and coalesce(r.recorded, 0) = 0 and coalesce(r.arrived, 0) = 0 then stepwell.now() end as fresh
 ), turned as materialized (
-    -- Where its turns ended by their bound, and all that was found is taken, the next begin behind the last of them.
+    -- If the turns ended at their bound, and all runs found were claimed, the next claim begins behind the last turn.
     select o.name, o.size, g.taken, g.served,
            (select last.key
               from turn last

@@ -1,4 +1,5 @@
--- namespaces: which database a connection is on. Asked on connections of the user's: no right is needed, and nothing fails.
+-- namespaces: the database that a connection is on. Executed on the user's connections, so it needs no rights and
+-- cannot fail.
 
 -- name: namespace
 select current_database()::text as database,
@@ -11,5 +12,5 @@ select current_database()::text as database,
            and c.relname = 'migrations') as mark;
 
 -- name: system_identifier
--- The same for a server and its replicas.
+-- Identifies a server; its replicas have the same identifier.
 select s.system_identifier::text as system from pg_control_system() s;

@@ -1,10 +1,11 @@
--- notes: what bodies leave behind on their way. Checkpoints are fenced by the claim, as every move is; progress and
--- lines are not, for nothing is decided by them: an attempt's number is enough to keep a late one in its place.
+-- notes: what running bodies write. Checkpoints are fenced by the claim, as every move is. Progress and log lines are
+-- not, since nothing is decided by them: the attempt's number is enough to keep a late one from overwriting a newer
+-- one.
 
 -- name: save_checkpoint
--- Nothing comes back if the claim is lost, if what is there was saved by newer code, or if it is not what this attempt
--- saved last (:after; null, nothing yet): then this is a try that was given up, and comes too late. The run stays
--- locked meanwhile: who takes the claim away waits, and then this is refused, or it sees what was saved.
+-- Returns no row if the claim is lost, if the stored checkpoint was saved by newer code, or if it is not the one that
+-- this attempt saved last (:after; null if it saved none): then this is an abandoned try that arrives too late. The run
+-- stays locked meanwhile: whoever takes the claim away waits. Either this save is refused, or the next attempt sees it.
 with held as materialized (
     select r.id, r.attempt
       from stepwell.runs r
@@ -37,7 +38,7 @@ select c.version, c.schema, c.state
    and r.state = 'running';
 
 -- name: forget_checkpoints
--- Of the next few behind `last`, those whose run is not live; and how far it looked.
+-- Deletes, of the next few checkpoints behind `last`, those whose run is not live. Returns how far it looked.
 with seen as materialized (
     select c.run_id
       from stepwell.checkpoints c
@@ -53,7 +54,8 @@ with seen as materialized (
 select (select s.run_id from seen s order by s.run_id desc limit 1) as last, (select count(*) from gone) as gone;
 
 -- name: note_steps
--- The latest word of each step. In one order for everyone, so that two who note hardly ever wait in a circle.
+-- Stores the latest progress of each step. Rows are written in one order by everyone, so that two writers hardly ever
+-- deadlock.
 insert into stepwell.progress as p (run_id, step, attempt, done, total, detail, at)
 select n.run_id, n.step, n.attempt, n.done, n.total, n.detail, stepwell.now() - n.age
   from unnest(:run_ids::uuid[], :steps::text[], :attempts::int[], :dones::float8[], :totals::float8[],
@@ -68,7 +70,8 @@ select n.run_id, n.step, n.attempt, n.done, n.total, n.detail, stepwell.now() - 
  where p.attempt <= excluded.attempt;
 
 -- name: note_lines
--- A line that is there already came with an earlier try; only the count of those that were left out changes.
+-- Stores log lines. A line that exists already came with an earlier try; only a changed message, the count of omitted
+-- lines, is updated.
 insert into stepwell.run_logs as l (run_id, attempt, idx, at, level, logger, message)
 select n.run_id, n.attempt, n.idx, stepwell.now() - n.age, n.level, n.logger, n.message
   from unnest(:run_ids::uuid[], :attempts::int[], :idxs::int[], :ages::interval[], :levels::text[],

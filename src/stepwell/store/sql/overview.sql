@@ -1,7 +1,7 @@
 -- overview: what `stepwell doctor` and `stepwell dev` show. For people, not for the hot path.
 
 -- name: server_facts
--- One row about the server: its clock, its connections, and transactions so old that vacuum cannot clean.
+-- One row about the server: its clock, its connections, and transactions so old that vacuum cannot clean up.
 select clock_timestamp() as clock,
        current_setting('server_version') as version,
        current_setting('server_version_num')::int / 10000 as major,
@@ -19,7 +19,7 @@ select clock_timestamp() as clock,
 select current_setting('server_version') as version, pg_database_size(current_database()) as size;
 
 -- name: unrecorded_outcomes
--- Workers whose writes are refused, the one with the oldest trouble first.
+-- Workers whose writes are refused, the one with the oldest failure first.
 select w.name, w.unrecorded as outcomes, w.unrecorded_since as since, w.unrecorded_why as why
   from stepwell.workers w
  where w.unrecorded > 0
@@ -27,8 +27,8 @@ select w.name, w.unrecorded as outcomes, w.unrecorded_since as since, w.unrecord
  order by w.unrecorded_since, w.id;
 
 -- name: work_facts
--- One row about the work: who is there to do it, and how long it has waited. The oldest is the first of its queue, its
--- key and its priority: found by skipping from one to the next, as far as that and counting are worth it.
+-- One row about the work: the workers and slots, and how long the oldest pending run has waited. The oldest is the
+-- first of its queue, key and priority: it is found by skipping from one to the next. Skips and counts are bounded.
 with recursive plain (queue, priority, created_at) as (
     (select r.queue, r.priority, r.created_at from stepwell.runs r
       where r.state = 'pending' and r.limit_key is null
@@ -64,8 +64,8 @@ select (select count(*) from stepwell.workers w where w.lease_until > stepwell.n
        (select count(*) from stepwell.runs r where r.claimed_by is not null) as running;
 
 -- name: moving_runs
--- Live runs, newest first, and those that finished in the last `since`, among the newest `:most`; no payload is read.
--- `failed` is the last attempt that ended with an error, and will be or is tried again, or was the last.
+-- Live runs, newest first, and runs that finished in the last `since`, among the newest `:most`; no payload is read.
+-- `failed` is the last attempt that ended with an error, whether or not it is retried.
 (select r.id, r.kind::text as kind, stepwell.plain_name(r.name) as name, r.state, r.attempt, null::float8 as seconds,
         a.attempt as failed, a.error ->> 'type' as error, left(a.error ->> 'message', 1000) as message,
         extract(epoch from r.due_at - stepwell.now())::float8 as due_in
@@ -92,7 +92,7 @@ union all
   limit :limit);
 
 -- name: count_runs
--- As far as counting is worth it.
+-- The number of runs in each state, each table counted up to `:most`.
 select s.state, count(*) as runs
   from ((select r.state from stepwell.runs r limit :most)
          union all
@@ -102,7 +102,7 @@ select s.state, count(*) as runs
  group by s.state;
 
 -- name: blocked_workflows
--- Workflows whose code does not fit their history, by name, as far as it is worth counting; since when, and one of them.
+-- Workflows whose code does not fit their history, by name, among up to `:most`; since when, and one of them.
 select stepwell.plain_name(b.name) as name, count(*) as runs,
        min((b.blocked ->> 'at')::timestamptz) as since, (array_agg(b.id order by b.id))[1] as id
   from (select r.id, r.name, r.blocked
@@ -114,8 +114,8 @@ select stepwell.plain_name(b.name) as name, count(*) as runs,
  order by 2 desc, 1;
 
 -- name: fronts
--- The first pending runs of every queue, priority and limit key, by queue and name. A run that nobody claims does not
--- leave the front of its line, so it is found there, however long the line is.
+-- The first pending runs of every queue, priority and limit key, by queue and name. A run that nobody claims stays at
+-- the front of its line, so it is found there, however long the line is.
 with recursive plain (queue, priority) as (
     (select r.queue, r.priority from stepwell.runs r
       where r.state = 'pending' and r.limit_key is null
@@ -142,7 +142,7 @@ with recursive plain (queue, priority) as (
     (select f.id, f.queue, f.name, f.created_at from (select * from plain limit 1000) p
       cross join lateral (select r.id, r.queue, r.name, r.created_at, r.priority from stepwell.runs r
                            where r.state = 'pending' and r.limit_key is null
-                             and (r.queue, r.priority) >= (p.queue, p.priority) -- not `=`, which allows a sort
+                             and (r.queue, r.priority) >= (p.queue, p.priority) -- not `=`, which would let the planner sort
                            order by r.queue, r.priority, r.id limit :each) f
       where f.queue = p.queue and f.priority = p.priority)
      union all
@@ -155,7 +155,8 @@ select f.queue, f.name, count(*) as runs, extract(epoch from stepwell.now() - mi
  order by f.queue, f.name;
 
 -- name: untaken_signals
--- Of the newest live runs, workflows that wait for a signal, and for which others arrived that their code has not taken.
+-- Workflows among the newest live runs that wait for a signal, and that have received others which their code has not
+-- taken.
 select w.id, stepwell.plain_name(w.name) as name, w.waits_for, count(*) over () as runs
   from (select r.id, r.name, r.state, r.waits_for
           from stepwell.runs r

@@ -1,7 +1,7 @@
--- queues: their live settings. A queue has a row once anything was said about it.
+-- queues: their live settings. A queue has a row once it has settings, or has been claimed from by limit key.
 
 -- name: set_queue
--- Each setting is given or left as it is: `:sets` names those that are given.
+-- Sets those settings that `:sets` names, and keeps the others.
 insert into stepwell.queues as q (name, concurrency, rate, rate_period, per_key, keep)
 values (:name::text, :concurrency::int, :rate::int, :rate_period::interval, :per_key::int, :keep::text)
     on conflict (name) do update
@@ -14,8 +14,8 @@ values (:name::text, :concurrency::int, :rate::int, :rate_period::interval, :per
 returning q.name;
 
 -- name: count_in
--- Runs that were claimed before their queue had a limit count from now on. Those that somebody holds are ending, as a
--- rule: in the transaction that sets the limit, and keeps everybody from claiming, nobody waits for them.
+-- Makes runs count that were claimed before their queue had a limit. Rows that others hold locked are skipped: those
+-- runs are ending, as a rule, and the transaction that sets the limit, which blocks all claims, must not wait for them.
 with next as materialized (
     select r.id
       from stepwell.runs r
@@ -46,8 +46,8 @@ update stepwell.queues q
 returning q.name;
 
 -- name: queues_seen
--- Every queue that has settings, pending runs or running ones, found by skipping along the indexes. What is pending is
--- counted as far as that is worth it.
+-- Every queue that has settings, pending runs or running ones, found by skipping along the indexes. Pending runs are
+-- counted up to `:most`.
 with recursive plain (queue) as (
     (select r.queue from stepwell.runs r where r.state = 'pending' and r.limit_key is null order by r.queue limit 1)
      union all

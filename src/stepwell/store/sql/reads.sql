@@ -1,4 +1,4 @@
--- reads: what handles and lists ask. No payload is read where it is not shown.
+-- reads: queries of handles and lists. No payload is read where it is not shown.
 
 -- name: run_by_id
 select * from stepwell.all_runs r where r.id = :id::uuid;
@@ -13,20 +13,20 @@ select r.id, r.name, r.state, r.created_at
  limit :limit;
 
 -- name: first_version
--- Of the code that a workflow began with.
+-- The version of the code that a workflow began with.
 select e.data ->> 'version' as version from stepwell.events e where e.run_id = :id::uuid and e.idx = 1;
 
 -- name: run_id_by_key
 select k.run_id from stepwell.keys k where k.key = :key;
 
 -- name: keys_held
--- Who holds these keys, and for which input.
+-- The runs that hold these keys, and the digest of the input that each was started with.
 select k.key, k.digest, k.run_id
   from stepwell.keys k
  where k.key = any(:keys::text[]);
 
 -- name: results
--- The outcome of those of these runs that have finished.
+-- The outcomes of those of these runs that have finished.
 select f.id, f.name, f.state, f.result, f.error, f.attempt
   from stepwell.finished_runs f
  where f.id = any(:ids::uuid[])
@@ -36,7 +36,8 @@ select k.id, k.name, k.state, k.result, k.error, k.attempt
  where k.id = any(:ids::uuid[]);
 
 -- name: recent_results
--- The same, of runs that finished just now: a look into one day, or two, and not into every day that is kept.
+-- The outcomes of runs that finished just now: it reads the partitions of one day or two, not of every day that is
+-- kept.
 select f.id, f.name, f.state, f.result, f.error, f.attempt
   from stepwell.finished_runs f
  where f.id = any(:ids::uuid[])
@@ -50,11 +51,11 @@ select f.id from stepwell.finished_runs f where f.id = any(:ids::uuid[])
 select k.id from stepwell.kept_runs k where k.id = any(:ids::uuid[]);
 
 -- name: unique_runs
--- Of what is unique while unfinished, the run that is.
+-- The unfinished run that holds each of these unique keys.
 select r.unique_key, r.id from stepwell.runs r where r.unique_key = any(:keys::text[]);
 
 -- name: attempts_of
--- With where their workers ran.
+-- The attempts of a run, with the host and process of their workers.
 select a.*, w.host, w.pid
   from stepwell.all_attempts a
   left join stepwell.workers w on w.id = a.claimed_by
@@ -62,9 +63,9 @@ select a.*, w.host, w.pid
  order by a.attempt;
 
 -- name: list_runs
--- Newest first, among the next `most`; the last of those comes back too, matching or not: it says how far this looked.
--- The page ends where the next begins: not `or`, which would walk there from the newest. A filter that is null lets
--- everything through. An id was made by its caller's clock, which may be off by an hour.
+-- Newest first, among the next `:most`. The last of those is returned too, matching or not: it says how far this
+-- looked. The bound of a page is a single comparison: with `or`, each page would walk there from the newest run. A null
+-- parameter does not filter. `:since` is widened by an hour for the id, which was made by the caller's clock.
 select r.*, m.matches
   from (select a.*, row_number() over (order by a.id desc) as place
           from stepwell.all_runs a
@@ -86,7 +87,7 @@ select r.*, m.matches
  limit :limit;
 
 -- name: list_failed_runs
--- The same of those that failed, which are few and have an index. What is live is left out by its `finished_at`.
+-- list_runs for failed runs, which are few and have an index. `finished_at` excludes live runs.
 select r.*, m.matches
   from (select a.*, row_number() over (order by a.id desc) as place
           from stepwell.all_runs a
@@ -109,7 +110,7 @@ select r.*, m.matches
  limit :limit;
 
 -- name: list_running_runs
--- The same of those that are running: all of them are read by who holds them, and never what is scheduled.
+-- list_runs for running runs: all of them are read, by the index of holders, and no scheduled run.
 with running as materialized (
     select *
       from stepwell.all_runs r
@@ -129,12 +130,12 @@ select *, true as matches, 0 as place
  limit :limit;
 
 -- name: list_blocked_runs
--- The same of workflows whose code does not fit their history: all of them are read, by an index of their own.
+-- list_runs for workflows whose code does not fit their history: all of them are read, by an index of their own.
 with blocked as materialized (
     select a.*
       from stepwell.all_runs a
      where a.id = any(array(select r.id from stepwell.runs r where r.blocked is not null))
-       and a.state in ('waiting', 'paused') -- of finished runs none is read
+       and a.state in ('waiting', 'paused') -- excludes the tables of finished runs
 )
 select *, true as matches, 0 as place
   from blocked r
@@ -150,7 +151,7 @@ select *, true as matches, 0 as place
  limit :limit;
 
 -- name: waits_of
--- What these live runs wait for.
+-- Signals, runs and times that these live runs wait for.
 select r.id, r.waits_for, r.blocked, r.due_at
   from stepwell.runs r
  where r.id = any(:ids::uuid[]);

@@ -1,14 +1,14 @@
--- retention: finished runs leave, by whole days where they can.
+-- retention: finished runs are deleted, by whole days where possible.
 
 -- name: may_change_tables
--- Whether this role can make and drop the tables of days: only their owner can, or a member of that role.
+-- True if this role can create and drop partitions: only the tables' owner can, or a member of that role.
 select pg_has_role(c.relowner, 'usage') and has_schema_privilege(c.relnamespace, 'create') as may
   from pg_class c
  where c.oid = 'stepwell.finished_runs'::regclass;
 
 -- name: old_partitions
--- Days that are past their time. Those of what is told of runs, by the day a run was started, stay for as long as
--- any run of that day is kept.
+-- Partitions past their retention time. Partitions of tables about runs, which are by the day of a run's start, stay
+-- while any run of that day is kept.
 select p.parent, p.part
   from (select parent.relname::text as parent, child.relname::text as part,
                to_date(right(child.relname, 8), 'YYYYMMDD') as day
@@ -31,7 +31,8 @@ select p.parent, p.part
 select stepwell.drop_partition(:parent::text, :part::text) as dropped;
 
 -- name: forget_strays
--- Rows of days that had no partition, when their time is past. Those that are kept for ever stay where they are.
+-- Rows of the default partition, for days that had none of their own, past their retention time. Rows that are kept for
+-- ever stay.
 with gone as materialized (
     select d.id, d.finished_at
       from stepwell.finished_runs_default d
@@ -46,8 +47,8 @@ delete from stepwell.finished_runs_default d
 returning d.id;
 
 -- name: forget_brief_runs
--- Runs that are not to be kept, an hour after they finished: who waits for them has had their result. They are looked up
--- in the days in which they finished: joined, a session that had planned it on empty tables went along all there are.
+-- Deletes runs that are not to be kept, an hour after they finished: their waiters have had the result. They are looked
+-- up in the days in which they finished: with a join, a session that had planned it on empty tables scanned all rows.
 with gone as materialized (
     select f.id, f.finished_at
       from stepwell.finished_runs f
@@ -65,7 +66,7 @@ returning f.id;
 select q.name from stepwell.queues q where q.keep = 'none';
 
 -- name: forget_brief_queues
--- The same by the word of their queues: a walk along the ids of the last days, some at a time.
+-- Deletes the finished runs of queues that keep none: a walk along the ids of the last days, a page at a time.
 with seen as materialized (
     select f.id, f.finished_at, f.keep is null and f.queue = any(:queues::text[]) as brief
       from stepwell.finished_runs f

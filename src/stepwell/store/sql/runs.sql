@@ -1,14 +1,14 @@
--- runs: live runs, from their claim (claims.sql) to their end. Statements in the order of a run's life.
+-- runs: live runs, from their claim (claims.sql) to their end. Statements are in the order of a run's life.
 --
--- Every statement finds its rows by `id = any(…)` or by one index range, so that no plan depends on
--- ANALYZE having run; the sessions that speak them forbid sequential scans for the same reason.
--- A worker's statement names (id, claim_id) and demands 'running': an id that does not come back has
--- lost its claim. Its arrays are in ascending order of :ids, and `width_bucket` finds a row's place in
--- them by halving. A join with unnest would be planned for one row, as a loop over n * n.
+-- Every statement finds its rows by `id = any(…)` or by one index range, so that no plan depends on ANALYZE having run.
+-- For the same reason, our sessions forbid sequential scans. A worker's statement names (id, claim_id) and demands
+-- 'running': an id that does not come back has lost its claim. Its arrays are in ascending order of :ids, and
+-- `width_bucket` finds a row's place in them by binary search. A join with unnest would be planned for one row, as a
+-- loop over n * n.
 
 -- name: retry_runs
 -- moves: running -> scheduled
--- The attempt failed and will be tried again after a while.
+-- The attempt failed, and will be retried after a delay.
 with held as materialized (
     select r.id, r.attempt, r.claim_id, r.claimed_by, r.started_at,
            (:errors::jsonb[])[width_bucket(r.id, :ids::uuid[])] as error,
@@ -36,7 +36,7 @@ returning r.id;
 
 -- name: repeat_runs
 -- moves: running -> pending
--- The attempt failed and is tried again at once.
+-- The attempt failed, and is retried at once.
 with held as materialized (
     select r.id, r.attempt, r.claim_id, r.claimed_by, r.started_at,
            (:errors::jsonb[])[width_bucket(r.id, :ids::uuid[])] as error,
@@ -126,9 +126,9 @@ update stepwell.runs r
 returning r.queue;
 
 -- name: lock_lost_claims
--- Claims whose worker holds no lease, whether its row says so or is gone. The holders are found by
--- skipping from one to the next along the index, so the live ones cost one look each. A server that has
--- just come back first lets everyone renew.
+-- Claims whose worker holds no lease, whether its row says so or is gone. The holders are found by skipping from one to
+-- the next along the index, so each live holder costs one lookup. After a restart of the server, workers first get time
+-- to renew their leases.
 with recursive holder (id) as (
     (select r.claimed_by from stepwell.runs r where r.claimed_by is not null order by r.claimed_by limit 1)
      union all
@@ -159,8 +159,8 @@ select r.*
  limit :limit;
 
 -- name: next_due
--- Seconds until the next run is due, expires or is past its deadline, a day at most; nothing when none waits for time.
--- A row may say "infinity", which is no time to reckon with.
+-- Seconds until the next run is due, expires or passes its deadline, at most a day; no row if no run waits for a time.
+-- A time may be "infinity", with which Postgres cannot subtract, hence the day.
 select extract(epoch from least(greatest(n.at, stepwell.now()), stepwell.now() + interval '1 day')
                           - stepwell.now())::float8 as seconds
   from (select least(
@@ -173,20 +173,22 @@ select extract(epoch from least(greatest(n.at, stepwell.now()), stepwell.now() +
  where n.at is not null;
 
 -- name: held_claims
--- What the table says this worker holds, and for how long it may.
+-- The claims that the table says this worker holds, and the time left until each deadline.
 select r.id, r.claim_id, r.queue, r.attempt, r.deadline_at - stepwell.now() as deadline
   from stepwell.runs r
  where r.claimed_by = :worker::uuid;
 
 -- name: held_of_claims
--- The same, of some claims only: what a worker asks every second costs what it holds, not what it once held.
+-- held_claims for some claim ids only. A worker asks this every second; it costs what the worker holds, not what it
+-- once held.
 select r.id, r.claim_id, r.queue, r.attempt, r.deadline_at - stepwell.now() as deadline
   from stepwell.runs r
  where r.claimed_by = :worker::uuid
    and r.claim_id = any(:claim_ids::uuid[]);
 
 -- name: settled_claims
--- Of claims whose settling lost its answer, those that are settled: by a finished run or an ended attempt.
+-- Claims among these that were settled, as a finished run or an ended attempt shows. It is used after a settlement
+-- whose answer was lost.
 select f.id
   from stepwell.finished_runs f
  where f.id = any(:ids::uuid[])
@@ -199,7 +201,8 @@ select a.run_id
    and a.claim_id = any(:claim_ids::uuid[]);
 
 -- name: locked_claims
--- Of claims that are held, those whose run another transaction holds locked. The others are locked for an instant.
+-- Claims among these that are still held, and whose run another transaction has locked. The other rows are locked for
+-- an instant.
 with free as materialized (
     select r.id
       from stepwell.runs r

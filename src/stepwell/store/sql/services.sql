@@ -1,7 +1,7 @@
 -- services: leadership, partitions, keys.
 
 -- name: lead
--- Take or renew each service that is free, ours, or past its term.
+-- Takes or renews each service that is free, ours, or past its leader's hold.
 insert into stepwell.leaders as l (service, worker_id, term, until)
 select s.service, :worker::uuid, 1, stepwell.now() + :hold::interval
   from unnest(:services::text[]) as s (service)
@@ -19,7 +19,7 @@ update stepwell.leaders l
  where l.worker_id = :worker::uuid;
 
 -- name: missing_partitions
--- Days without a partition of their own, that can have one. The next days come first.
+-- Days that have no partition of their own and can have one, the next days first.
 select m.parent, m.day from stepwell.missing_partitions(:ahead::int) m;
 
 -- name: make_partition

@@ -1,10 +1,10 @@
--- starts: how runs come to be. Many plain ones at once are copied into the table instead (engine/runs.py).
+-- starts: how runs are inserted. Many plain starts at once use COPY instead (engine/runs.py).
 
 -- name: start_runs
 -- moves: -> pending, scheduled
--- A key is reserved first: only rows that reserved theirs, or have none, are inserted. An expired key
--- may be taken over once its run is no longer live. One that is unique while unfinished is not inserted beside
--- another. No row of a queue is touched: whoever claims from it would wait for the end of the user's transaction.
+-- A key is reserved first: only runs that reserved theirs, or have none, are inserted. An expired key may be taken over
+-- once its run is no longer live. A run with a unique key is not inserted beside an unfinished one. No row of `queues`
+-- is touched: claims from that queue would wait for the end of the user's transaction.
 with given as (
     select *
       from unnest(
@@ -45,7 +45,7 @@ returning id;
 
 -- name: start_claimed_runs
 -- moves: -> running, pending
--- Runs of a workflow that its own worker takes as it starts them, unless that worker is gone or the queue is limited.
+-- Runs of a workflow that its own worker claims as it starts them, unless that worker is gone or the queue is limited.
 with given as (
     select g.*,
            not exists (select from stepwell.queues q
@@ -71,7 +71,7 @@ select g.id, g.name, g.queue, g.priority, case when g.here then 'running' else '
 returning id, state;
 
 -- name: open_queues
--- Those of these from which this worker may take what it starts itself; none if it is gone. And the time.
+-- Queues among these from which this worker may claim what it starts itself, none if the worker is gone; and the time.
 select stepwell.now() as now,
        array(select g.queue
                from unnest(:queues::text[]) as g (queue)
@@ -83,8 +83,8 @@ select stepwell.now() as now,
 
 -- name: debounce_run
 -- moves: -> scheduled
--- As long as nothing was tried, a start with the same debounce key is this run once more: with the new input, and
--- later. Its id comes back.
+-- Until its first attempt, a start with the same debounce key updates this run: it gets the new input, and a later
+-- time. The run's id is returned.
 insert into stepwell.runs as r (
            id, name, queue, priority, state, input, tags, retry, timeout, due_at, expires_at, deadline_at,
            debounce_key, keep, on_failure, parent_id, root_id
@@ -101,7 +101,7 @@ returning r.id;
 
 -- name: start_run
 -- moves: -> pending
--- One plain run, as most starts are: no key, no time to wait for.
+-- One plain run, as most starts are: no key, and no time to wait for.
 with made as (
     insert into stepwell.runs (id, name, queue, priority, state, input, tags, retry, timeout, parent_id, root_id)
     select :id::uuid, :name::text, :queue::text, :priority::smallint, 'pending', :input::jsonb, :tags::jsonb,
@@ -114,7 +114,7 @@ select stepwell.say(:channel::text, :word::text) as said from made;
 
 -- name: start_runs_again
 -- moves: -> pending
--- A finished run never comes back: these are new ones that name their origins. What is not finished is left out.
+-- A finished run never comes back: these are new runs that name their origins. Runs that are not finished are skipped.
 insert into stepwell.runs (
            id, kind, name, queue, priority, state, input, tags, retry, timeout, parent_id, root_id, retry_of,
            limit_key, per_key, keep, on_failure, recorded, arrived
@@ -132,34 +132,35 @@ select n.id, f.kind, f.name, f.queue, f.priority, 'pending', f.input, f.tags, f.
 returning id, queue, retry_of;
 
 -- name: undo_finished_starts
--- For a start that is repeated because its answer was lost: the first one may have committed and the
--- run have finished since. Ours is then taken back, in the transaction that made it.
+-- Takes back a start that was repeated because its answer was lost, if the first try had committed and its run has
+-- finished since: deletes the repeated run, in the transaction that inserted it.
 delete from stepwell.runs r
  where r.id = any(array(select f.id from stepwell.finished_runs f where f.id = any(:ids::uuid[])))
    and r.state in ('pending', 'scheduled')
    and r.attempt = 0;
 
 -- name: note_repeated_starts
--- In the same transaction, last: from its commit on, the first try of these starts can do nothing any more.
+-- Records repeated starts. It is the last statement of their transaction: from its commit on, the first try has no
+-- effect.
 insert into stepwell.repeated_starts (run_id)
 select unnest(:ids::uuid[])
     on conflict (run_id) do nothing;
 
 -- name: undo_starts
--- Of starts in a transaction of the user's one is refused: those before it are taken back in it, so that all of them
--- are started or none. Nobody else has seen them.
+-- Takes back starts in a user's transaction when a later one of the same call is refused, so that all of them are
+-- started or none. Nobody else has seen them.
 with freed as (
     delete from stepwell.keys k where k.key = any(:keys::text[]) and k.run_id = any(:ids::uuid[])
 )
 delete from stepwell.runs r where r.id = any(:ids::uuid[]);
 
 -- name: tell_with_commit
--- In a transaction of the user's there is no after the commit.
+-- Sends notifications with the commit: in a user's transaction, nothing of ours runs after it.
 select stepwell.tell(w.channel, w.word) as told from unnest(:channels::text[], :words::text[]) as w (channel, word);
 
 -- name: runs_alike
--- Of runs whose keys hold no digest, as those from SQL: which were started with this name and input. What is no longer
--- there cannot be told apart.
+-- Runs among these that were started with this name and input, for keys without a digest, as keys from SQL are. A run
+-- that no longer exists cannot be compared, and counts as alike.
 select g.id
   from unnest(:ids::uuid[], :names::text[], :inputs::jsonb[]) as g (id, name, input)
  where coalesce((select bool_and(r.name = g.name and r.input = g.input) from stepwell.all_runs r where r.id = g.id),

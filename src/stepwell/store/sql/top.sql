@@ -1,7 +1,7 @@
 -- top: what `stepwell top` and `stepwell doctor` show besides queues and workers. For people, not for the hot path.
 
 -- name: longest_running
--- As many rows are looked at as there are runs running: no more than there are slots.
+-- Reads one row for each running run: no more than there are slots.
 select r.id, stepwell.plain_name(r.name) as name, r.kind::text as kind, r.queue, r.attempt,
        extract(epoch from stepwell.now() - r.started_at)::float8 as seconds,
        (select w.name from stepwell.workers w where w.id = r.claimed_by) as worker
@@ -11,7 +11,7 @@ select r.id, stepwell.plain_name(r.name) as name, r.kind::text as kind, r.queue,
  limit :limit;
 
 -- name: starts_lately
--- How many runs were started in the last `since`, by their ids: as far as it is worth counting.
+-- The number of runs that were started in the last `since`, by their ids, each table counted up to `:most`.
 select (select count(*) from (select from stepwell.runs r
                                where r.id >= stepwell.id_at(stepwell.now() - :since::interval) limit :most) live)
      + (select count(*) from (select from stepwell.finished_runs f
@@ -20,14 +20,14 @@ select (select count(*) from (select from stepwell.runs r
                                limit :most) finished) as runs;
 
 -- name: finishes_so_far
--- How many runs have finished since the server began to count, a second or so ago: no row of theirs is read.
+-- The number of runs that have finished since the server's statistics began, delayed by about a second: no row is read.
 select coalesce(sum(s.n_tup_ins), 0)::bigint as runs, extract(epoch from clock_timestamp())::float8 as at
   from pg_inherits i
   join pg_stat_user_tables s on s.relid = i.inhrelid
  where i.inhparent = 'stepwell.finished_runs'::regclass;
 
 -- name: vacuum_facts
--- Whether the dead rows of the table of runs are cleaned: every claim and settlement leaves one.
+-- Tells whether vacuum cleans the dead rows of the table of runs: every claim and settlement leaves one.
 select current_setting('autovacuum')::boolean as autovacuum,
        current_setting('track_counts')::boolean as track_counts,
        coalesce('autovacuum_enabled=false' = any(c.reloptions) or 'autovacuum_enabled=off' = any(c.reloptions), false)
@@ -40,7 +40,7 @@ select current_setting('autovacuum')::boolean as autovacuum,
  where c.oid = 'stepwell.runs'::regclass;
 
 -- name: lost_holders
--- Workers that hold claims and no lease, found by skipping from one holder to the next.
+-- Workers that hold claims but no lease, found by skipping from one holder to the next.
 with recursive holder (id) as (
     (select r.claimed_by from stepwell.runs r where r.claimed_by is not null order by r.claimed_by limit 1)
      union all
@@ -58,7 +58,7 @@ select count(*) as workers,
    and (w.id is null or w.lease_until <= stepwell.now());
 
 -- name: late_runs
--- Runs whose time came more than `late` ago, and that nobody moved: to be pending, to be expired, to be failed.
+-- Runs whose time passed more than `late` ago and that were not moved: to pending, expired or failed.
 select (select count(*) from (select from stepwell.runs r
                                where r.due_at < stepwell.now() - :late::interval
                                  and r.state in ('scheduled', 'waiting') limit :most) due) as due,

@@ -1,9 +1,9 @@
--- turns: what they find, and what they write.
+-- turns: what a turn reads, and what it writes.
 
 -- name: turns_held
--- What is new for turns that were just claimed: a row for each arrival, or one with none. One snapshot, so that
--- `arrived` counts exactly those that are seen. The arrivals of each are looked up: joined, a session that had planned it
--- on empty tables could go along all there are.
+-- Returns what is new for turns that were just claimed: a row for each arrival, or one row without any. It is one
+-- snapshot, so `arrived` counts exactly the arrivals that are returned. The arrivals of each run are looked up: with a
+-- join, a session that had planned it on empty tables could scan all arrivals.
 select r.id, coalesce(r.recorded, 0) as recorded, coalesce(r.arrived, 0) as arrived, r.history_from, r.parent_id,
        coalesce(r.pausing, false) as pausing, stepwell.now() as now, a.place, a.type, a.at, a.data
   from stepwell.runs r
@@ -28,9 +28,10 @@ select e.idx, e.type, e.at, e.data
 
 -- name: advance_turns
 -- moves: running -> waiting, pending, paused
--- What a turn wrote, and where it leaves the run: waiting, or pending again if something arrived that it has not
--- seen. With 'stay' it goes on, with 'again' it is pending, with 'block' it waits for other code. An id that does not come back has lost its claim, and nothing of it was written.
--- `arrived` is that of the locked row, not of the snapshot: what arrives later finds the run waiting.
+-- Writes what a turn produced and moves its run: to waiting, or to pending if something arrived that the turn has not
+-- seen. With 'stay' the turn goes on, with 'again' the run is pending, with 'block' it waits for other code. An id that
+-- does not come back has lost its claim, and nothing of it was written. `arrived` is that of the locked row, not of the
+-- snapshot: what arrives later finds the run waiting.
 with held as materialized (
     select r.id
       from stepwell.runs r
@@ -58,7 +59,7 @@ with held as materialized (
         on conflict (run_id) do update set state = excluded.state, at = excluded.at
 )
 update stepwell.runs r
-   set kind = 'workflow', -- who started it by its name alone did not know
+   set kind = 'workflow', -- a start by name alone could not know the kind
        arrived = coalesce(r.arrived, 0),
        failures = 0,
        alone = false,
@@ -85,9 +86,11 @@ update stepwell.runs r
 returning r.id, r.state, r.arrived, r.queue, coalesce(r.pausing, false) as pausing;
 
 -- name: record_turns
--- Events of turns that go on, as most writes are: a step has ended. The same as advance_turns, where nothing that had
--- arrived is taken. What is given is told as text, which the driver sends as it is: an array it goes through. The rows are locked in the order of their ids, by the index that finds them. One row is answered:
--- `moved`, if some were not, has those that were; the others those of whom there is more to tell.
+-- Writes events of turns that go on; most writes are of this kind: a step has ended. It is advance_turns without taking
+-- arrivals. Parameters are texts, which the driver sends as they are: it checks each element of an array. The rows are
+-- locked in the order of their ids, by the index that finds them. One row is returned: `moved` is null if all were
+-- moved, else it has those that were; `heard` has the turns for which something arrived, `pausing` those that are to
+-- pause.
 with given as materialized (
     select :ids::text::uuid[] as ids, :claim_ids::text::uuid[] as claim_ids,
            :recorded::text::integer[] as recorded, :seen::text::integer[] as seen
@@ -120,8 +123,8 @@ select case when (select count(*) from moved) < cardinality(g.ids)
   from given g;
 
 -- name: record_turn
--- One event of one turn that goes on: record_turns for a workflow that is alone on its worker, one step after another. No
--- row: its claim was lost, and nothing was written.
+-- Writes one event of one turn that goes on: record_turns for a workflow that is alone on its worker, one step after
+-- another. No row: its claim was lost, and nothing was written.
 with moved as (
     update stepwell.runs r
        set kind = 'workflow',

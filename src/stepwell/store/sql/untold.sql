@@ -1,9 +1,10 @@
--- untold: ends of runs that the workflow which waits for them was never told. There are none, unless rows were changed by hand.
+-- untold: ends of runs that were not delivered to the waiting workflow. There are none, unless rows were changed by
+-- hand.
 
 -- name: untold_workflows
--- Of the next few live runs behind `after`, workflows that wait for a run which is not live; and how far it looked: up
--- to `limit` runs, and until the histories that it had to read have `most` events. One snapshot, in which an end and
--- the telling of it are both seen or neither.
+-- Finds, among the next few live runs behind `after`, workflows that wait for a run which is not live. Returns how far
+-- it looked, too: up to `limit` runs, and until the histories that it had to read have `most` events. It is one
+-- snapshot, in which an end and its delivery are both visible or neither.
 with seen as materialized (
     select r.id, coalesce(r.history_from, 1) as begun,
            case when r.kind = 'workflow' and r.state = 'waiting' and r.blocked is null and r.waits_for -> 'runs' <> '[]'
@@ -36,7 +37,7 @@ select (select n.id from near n order by n.id desc limit 1) as last,
               order by s.id) as untold;
 
 -- name: untold_ends
--- What a workflow has not been told of the runs that it waits for, and how they ended. No state: its row is gone.
+-- The ends that were not delivered to a workflow, of the runs that it waits for. A null state: the run's row is gone.
 with awaited as materialized (
     select (e.data ->> 'run')::uuid as run, min((e.data ->> 'command')::integer) as command, min(e.type) as type
       from stepwell.runs r

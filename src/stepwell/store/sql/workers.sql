@@ -1,8 +1,8 @@
 -- workers: a worker and its lease.
 
 -- name: renew_lease
--- One row per worker, whatever it runs. The row is written whole, so a pruned worker is back at once; one
--- that has left is not, however late its last renewal arrives.
+-- One row per worker, whatever it runs. The whole row is written, so a worker whose row was deleted is back at once. A
+-- worker that has stopped is not brought back, however late its last renewal arrives.
 insert into stepwell.workers as w (id, name, host, pid, version, queues, names, slots, versions, lease_until)
 values (:id::uuid, :name, :host, :pid::int, :version, :queues::text[], :names::text[], :slots::int,
         :versions::jsonb, stepwell.now() + :lease::interval)
@@ -12,20 +12,20 @@ values (:id::uuid, :name, :host, :pid::int, :version, :queues::text[], :names::t
 returning w.id;
 
 -- name: leave
--- A stopped worker holds no lease: what it may have left behind is reaped at once.
+-- A stopped worker holds no lease: claims that it left behind are reaped at once.
 update stepwell.workers w
    set lease_until = stepwell.now(),
        stopped_at = stepwell.now()
  where w.id = :id::uuid;
 
 -- name: next_lease_end
--- Seconds until the first lease ends; nothing when no worker holds one.
+-- Seconds until the first lease ends; null if no worker holds one.
 select extract(epoch from min(w.lease_until) - stepwell.now())::float8 as seconds
   from stepwell.workers w
  where w.lease_until > stepwell.now();
 
 -- name: forget_workers
--- Kept for as long as any run is that it may have run: one that was started before it ended.
+-- A worker is kept while there is any run that it may have run: one that was started before the worker ended.
 delete from stepwell.workers w
  where w.lease_until < stepwell.now() - :keep::interval
    and not exists (select from stepwell.runs r where r.claimed_by = w.id)
@@ -33,8 +33,8 @@ delete from stepwell.workers w
            (select r.id from stepwell.all_runs r order by r.id limit 1), stepwell.id_at(stepwell.now()));
 
 -- name: sample_worker
--- Apart from the renewal, so that whatever keeps it from being written costs no lease. The worker's own row tells what it
--- cannot record, and is written only when that changes: samples are not logged, and may be lost.
+-- Separate from the renewal, so that a failing sample costs no lease. The worker's own row says what it cannot record,
+-- and is written only when that changes: the table of samples is unlogged, and may be lost.
 with told as (
     update stepwell.workers w
        set unrecorded = :unrecorded::int,
@@ -49,7 +49,8 @@ values (:id::uuid, :cpu::real, :memory::bigint, :running::int, :claimed::bigint)
     on conflict (worker_id, at) do nothing;
 
 -- name: workers_seen
--- Live ones first, then those that are gone for no longer than `gone`; or those with these ids, whenever they lived.
+-- Live workers first, then those that have been gone for no longer than `gone`; or the workers with these ids, at any
+-- time.
 select w.id, w.name, w.host, w.pid, w.version, w.queues, w.names, w.slots, w.versions, w.started_at, w.lease_until,
        w.stopped_at,
        case when w.stopped_at is not null then 'stopped'
@@ -64,7 +65,7 @@ select w.id, w.name, w.host, w.pid, w.version, w.queues, w.names, w.slots, w.ver
  limit :limit;
 
 -- name: samples_of
--- The newest of each worker, no older than `since`.
+-- The newest samples of each worker, no older than `since`.
 select w.id as worker_id, s.at, s.cpu, s.memory, s.running, s.claimed
   from unnest(:ids::uuid[]) as w (id)
  cross join lateral (
@@ -78,7 +79,7 @@ select w.id as worker_id, s.at, s.cpu, s.memory, s.running, s.claimed
  order by w.id, s.at desc;
 
 -- name: forget_samples
--- About `limit` of the oldest: those of the last moment are taken together.
+-- Deletes about `limit` of the oldest samples: those of the last moment are deleted together.
 delete from stepwell.worker_samples s
  where s.at < stepwell.now() - :keep::interval
    and s.at <= coalesce((select o.at from stepwell.worker_samples o

@@ -1,9 +1,10 @@
--- workflows: turns, and what arrives between them. One lock order everywhere: children before parents.
+-- workflows: arrivals, children, and pauses. There is one lock order everywhere: children before parents.
 
 -- name: arrive
 -- moves: waiting -> pending
--- Something for workflows from outside, one thing for each: a signal, a request, a cancellation. Who waits goes on. One
--- that was started by its name alone, and has written nothing yet, is known as a workflow by the workers with its code.
+-- Delivers one arrival from outside to each of these workflows: a signal, a request, a cancellation. A waiting workflow
+-- becomes pending. A run that was started by its name alone, and has written nothing yet, is recognised as a workflow
+-- by the workers that have its code.
 with held as materialized (
     select r.id
       from stepwell.runs r
@@ -31,16 +32,16 @@ with held as materialized (
 select t.id, t.name, t.queue, t.state from told t;
 
 -- name: forget_arrivals
--- What came too late for workflows that have ended.
+-- Deletes what arrived too late, for workflows that have ended.
 delete from stepwell.arrivals a where a.run_id = any(:ids::uuid[]);
 
 -- name: lock_run
--- So that nothing arrives for it until the end of this transaction.
+-- Locks the run, so that nothing arrives for it until the end of this transaction.
 select r.queue, r.state from stepwell.runs r where r.id = :id::uuid for update;
 
 -- name: has_arrived
--- Whether something that was sent once before did arrive. After the lock, in a statement of its own: who waited for
--- the lock would not see what came with it.
+-- Tells whether something that was sent before has arrived. It is a statement of its own, after the lock: a statement
+-- that waited for the lock would not see what was committed meanwhile.
 select exists (select from stepwell.arrivals a where a.run_id = :id::uuid and a.data ->> 'id' = :arrival::text)
     or exists (select from stepwell.events e
                 where e.run_id = :id::uuid and e.data ->> 'id' = :arrival::text) as arrived;
@@ -49,9 +50,9 @@ select exists (select from stepwell.arrivals a where a.run_id = :id::uuid and a.
 select r.id, r.kind from stepwell.runs r where r.id = any(:ids::uuid[]) order by r.id;
 
 -- name: children_of
--- Live runs that these workflows started, and have not asked to end already; locked. The histories are read once: a
--- workflow may have ten thousand children, and to look for the end of each would read its history as many times. That
--- of a fork names runs of its origin as well, which are none of its own.
+-- Live runs that these workflows started and have not yet asked to end, locked. The histories are read once: a workflow
+-- may have ten thousand children, and looking for the end of each would read its history as many times. The history of
+-- a fork also names runs of its origin, which are not its own.
 select r.id
   from stepwell.runs r
  where r.id = any(array(
@@ -66,7 +67,7 @@ select r.id
    for update;
 
 -- name: started_by
--- Every run that a workflow started, in their order.
+-- Every run that a workflow started, in order.
 select (e.data ->> 'run')::uuid as id
   from stepwell.events e
  where e.run_id = :id::uuid
@@ -76,7 +77,8 @@ select (e.data ->> 'run')::uuid as id
 -- name: unblock_runs
 -- moves: waiting -> pending
 -- Workflows whose code did not fit their history, and for which there may be other code now: of another version, or of
--- a worker that came after the one that stopped there, since a version tells nothing of what a workflow calls.
+-- a worker that started after the one that stopped there, since a version does not cover the code that a workflow
+-- calls.
 update stepwell.runs r
    set state = 'pending',
        due_at = null,
@@ -91,7 +93,8 @@ returning r.queue;
 
 -- name: pause_runs
 -- moves: scheduled, waiting, pending -> paused
--- A workflow that is in a turn is paused when that ends; whether it is one, its worker knows, also in the first.
+-- A workflow in a turn is paused when the turn ends. The row of a workflow in its first turn may not say that it is
+-- one, so the versions of its worker are checked, too.
 with told as (
     update stepwell.runs r
        set state = case r.state when 'running' then r.state else 'paused' end,
@@ -109,7 +112,8 @@ select t.id, t.queue, t.state from told t;
 
 -- name: resume_runs
 -- moves: paused -> scheduled, pending
--- Where they were: a time that has not come is waited for. A workflow that has begun looks for itself what it waits for.
+-- Resumes runs where they were: a run whose time has not come is scheduled again. A workflow that has begun becomes
+-- pending, and its next turn finds what it waits for.
 update stepwell.runs r
    set state = case when r.state = 'running' then r.state
                     when r.due_at > stepwell.now() and coalesce(r.recorded, 0) = 0 then 'scheduled' else 'pending' end,
@@ -125,7 +129,7 @@ returning r.id, r.queue, r.state;
 select p.state, p.at from stepwell.published p where p.run_id = :id::uuid;
 
 -- name: forget_published
--- Of the next few behind `last`, those whose run is gone altogether; and how far it looked.
+-- Deletes, of the next few published states behind `last`, those whose run no longer exists. Returns how far it looked.
 with seen as materialized (
     select p.run_id
       from stepwell.published p

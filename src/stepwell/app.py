@@ -75,12 +75,12 @@ WorkerHook = TypeVar("WorkerHook", bound=Callable[[WorkerEvent], object])
 AnyHook = TypeVar("AnyHook", bound=Callable[[RunEvent | WorkerEvent], object])
 
 MOST_DOUBTS = 1000
-"""Unknown signals that one app warns of: a program that makes up names is told no more."""
+"""Limit of unknown signals that an app warns of, for programs that make up names."""
 
 
 @dataclass(slots=True)
 class Opening:
-    """An app open on one event loop, by as many as have entered it."""
+    """An app that is open on one event loop, and the number of blocks that entered it."""
 
     database: Database
     dispatch: PostgresDispatch
@@ -96,9 +96,16 @@ class Opening:
 
 
 class App(Registering):
-    """Durable work on Postgres: yours by its DSN, or without one an embedded server in `.stepwell/`.
+    """An app: it registers tasks and workflows, starts runs, and runs workers, on Postgres.
 
-    >>> app = App()
+    Give the DSN of your database. Without one, an embedded server in `.stepwell/` is used.
+
+    >>> app = App("postgresql://localhost/shop")
+    >>> @app.task
+    ... async def charge(order: int, cents: int) -> str: ...
+    >>> async with app, app.worker():
+    ...     run = await charge.start(7, 1999)
+    ...     print(await run.result())
     """
 
     @refuse_unknown_options
@@ -115,7 +122,14 @@ class App(Registering):
         log_failures: bool | None = None,
         migrate: bool = True,
     ) -> None:
-        """`log_failures=False` logs no failures of runs; without a word, STEPWELL_LOG_FAILURES decides."""
+        """Configure the app; nothing connects before `async with app:`. If they are left out, `dsn`, `home`, `schema`,
+        `lease`, `keep`, `pooler` and `log_failures` are read from the environment (STEPWELL_DSN, STEPWELL_HOME, …),
+        else they have their defaults.
+
+        `lease` is how long a worker's claims outlive its last heartbeat, `keep` how long finished runs are kept,
+        `capture_logs` the lowest level of log lines that are kept with their runs. `log_failures=False` logs no
+        failures. With `migrate=False`, opening the app raises SchemaError instead of migrating the schema.
+        """
         self.settings = settings(
             dsn, home=home, schema=schema, lease=lease, keep=keep, pooler=pooler, log_failures=log_failures
         )
@@ -135,10 +149,13 @@ class App(Registering):
         self._doubted: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
 
-    # -- definitions, beside those that it registers
+    # -- definitions by name, and hooks
 
     def definition(self, name: str) -> NamedDefinition:
-        """A definition by name, for code that does not import it."""
+        """Return the definition of this name, for code that does not import it.
+
+        >>> run = await app.definition("shop.charge").options(priority=10).start(order=7, cents=1999)
+        """
         known = self.definitions.get(name)
         return (
             NamedDefinition(self, name, Options())
@@ -147,7 +164,7 @@ class App(Registering):
         )
 
     async def start(self, name: str, /, *args: Any, **kwargs: Any) -> Run[Any]:
-        """Start a run by name, without importing its code."""
+        """Start a run by the name of its definition, without importing its code."""
         return await self.definition(name).start(*args, **kwargs)
 
     @overload
@@ -158,8 +175,9 @@ class App(Registering):
     def on(self, *names: EventName, timeout: Duration = 10) -> Callable[[AnyHook], AnyHook]: ...
     @refuse_unknown_options
     def on(self, *names: str, timeout: Duration = 10) -> Callable[[Any], Any]:
-        """Call a function with each event of these names, after the commit of what it tells, and at most once. `async
-        def` is called on the event loop, `def` in a thread; after `timeout` it is given up.
+        """Register a hook: a function called with each event of these names, after the commit and at most once.
+
+        An `async def` is called on the event loop, a `def` in a thread. After `timeout` the call is given up.
 
         >>> app = App()
         >>> @app.on("run.failed")
@@ -181,7 +199,8 @@ class App(Registering):
     @overload
     def run(self, *, key: str) -> Run[Any]: ...
     def run(self, id_or_key: UUID | str | None = None, *, key: str | None = None) -> Run[Any]:
-        """A handle on the run with this id, or this key. What looks like an id is one, unless given as key=."""
+        """Return a handle on the run with this id or key. A text that looks like an id is taken for one; give `key=`
+        otherwise."""
         if isinstance(id_or_key, UUID):
             return Run(self, id_or_key)
         if key is not None or id_or_key is None:
@@ -206,11 +225,13 @@ class App(Registering):
         after: UUID | str | None = None,
         within: Duration | None = None,
     ) -> Page:
-        """Runs, newest first. `page.next` goes into `after=` for the page that follows.
+        """Return one page of runs, newest first. Pass `page.next` as `after=` for the next page.
 
-        `blocked=True` lists the workflows whose code does not fit their history. With a filter that few match, all
-        that are kept may have to be looked at. `since=` bounds that, and so does `within=`: after that long the page
-        has what was found, and `next` goes on from there.
+        `blocked=True` selects the workflows whose code does not fit their history. A filter that few runs match may
+        have to scan all kept runs. Limit that by `since=`, or by `within=`: after that time the page has what was
+        found, and `next` continues from there.
+
+        >>> page = await app.runs(state="failed", queue="mail", limit=100)
         """
         return await self.operator.runs.list(
             state=state, name=name, queue=queue, kind=kind, tags=tags, error=error, since=since, blocked=blocked,
@@ -220,29 +241,28 @@ class App(Registering):
     # -- queues
 
     def queue(self, name: str) -> Queue:
-        """A handle on a queue: its limits, and whether it is paused."""
+        """Return a handle on a queue: its limits, and whether it is paused."""
         return Queue(self, checked_text("queue", name, 100))
 
     async def queues(self) -> list[QueueInfo]:
-        """Every queue that has settings or live runs."""
+        """Return every queue that has settings or live runs."""
         return await self.operator.queues.list()
 
     async def workers(self, ids: Sequence[UUID] | None = None) -> list[WorkerInfo]:
-        """Live workers first, then those that left or were lost in the last day; or those with these ids."""
+        """Return live workers first, then those that left or were lost in the last day; or the workers with these
+        ids."""
         return await self.operator.workers.list(ids)
 
     @property
     def operator(self) -> Operator:
-        """What operators do, as typed verbs: lists, bulk actions, queues, workers, doctor, preflight, statistics.
-
-        It is of the event loop on which the app is open.
-        """
+        """The verbs of operators: lists, bulk actions, queues, workers, doctor, preflight, statistics. They belong to
+        the event loop on which the app is open."""
         return self._opening.operator
 
     # -- running
 
     async def __aenter__(self) -> Self:
-        """Open on this event loop: connect, and bring the schema forward where that is allowed."""
+        """Open the app on this event loop: connect, and migrate the schema if that is allowed."""
         loop = asyncio.get_running_loop()
         async with self._doors.setdefault(loop, asyncio.Lock()):
             if loop not in self._openings:
@@ -259,7 +279,7 @@ class App(Registering):
                 return
             try:
                 try:
-                    await self.hooks.close()  # before the rest: a hook may ask for something
+                    await self.hooks.close()  # before the rest: a hook may use the app
                 finally:
                     del self._openings[loop]
                     await opening.close()
@@ -289,7 +309,8 @@ class App(Registering):
         return Opening(database, dispatch, client, Operator(Parts(self, for_clients, client, RunCode)))
 
     def _embedded_dsn(self) -> str:
-        """The embedded server, held once for each event loop: it stops when the last has let go."""
+        """Start the embedded server, and return its DSN. Each event loop holds it once; it stops when the last hold is
+        released."""
         hold = embedded.ensure(self.settings.home)
         with self._lock:
             self._embedded.append(hold)
@@ -306,7 +327,11 @@ class App(Registering):
     async def worker(
         self, *, queues: Sequence[str] | None = None, slots: int = 100, grace: Duration = 0, name: str | None = None
     ) -> AsyncIterator[Worker]:
-        """A worker in this process, for as long as the block lasts. After it, attempts have `grace` to end."""
+        """Run a worker in this process while the block lasts. After the block, attempts have `grace` to end.
+
+        >>> async with app.worker(queues=["mail"], slots=20, grace="30s"):
+        ...     await asyncio.Event().wait()
+        """
         whole("slots", slots)
         patience = duration(grace, setting="grace").total_seconds()
         served = None if queues is None else checked_texts("queues", queues, 100)
@@ -344,22 +369,25 @@ class App(Registering):
 
     @property
     def door(self) -> Door:
+        """The verbs for definitions and handles of runs."""
         return self._opening.client
 
     def within(self, tx: object) -> InTransaction:
-        """The verbs in a transaction of yours. The app need not be open for them."""
+        """Return the verbs that run in a transaction of yours. The app need not be open for them."""
         return InTransaction(tx, self.settings.schema, self._home)
 
     @property
     def desk(self) -> Desk:
+        """The verbs for handles of queues."""
         return self._opening.client
 
     @property
     def dsn(self) -> str:
-        """The database in use."""
+        """DSN of the database in use."""
         return self._opening.database.dsn
 
     def decode_result(self, name: str, data: bytes) -> Any:
+        """Decode a result, by the signature of its definition if that is known here."""
         known = self.definitions.get(name)
         return decode(data) if known is None else known.signature.decode_result(data)
 
@@ -372,7 +400,7 @@ class App(Registering):
             doubt = known.mentions.doubt(workflow, signal)
             if doubt is not None and len(self._doubted) < MOST_DOUBTS:
                 self._doubted.add((workflow, signal))
-                log.warning("%s It was sent all the same.", doubt)
+                log.warning("%s The signal was sent anyway.", doubt)
 
     @property
     def _opening(self) -> Opening:
@@ -380,7 +408,7 @@ class App(Registering):
         if opening is None and here() is not None:
             raise NotDurable("the app itself", line_of_user())
         if opening is None:
-            raise WrongUse("the app is not open on this event loop: use `async with app:` around the call")
+            raise WrongUse("the app is not open on this event loop: wrap the call in `async with app:`")
         return opening
 
 

@@ -1,4 +1,4 @@
-"""Settings: what the call says, else the environment, else the default."""
+"""Settings of an app: the argument of the call, else the environment variable, else the default."""
 
 from __future__ import annotations
 
@@ -14,23 +14,26 @@ from stepwell.model.errors import InvalidSetting
 SHORTEST_LEASE = timedelta(milliseconds=500)
 KEEP = "30d"
 AS_SET = "as set"
-"""Where the call says nothing: by the environment, else the default. None is an answer of its own."""
+"""Default of `keep`: read the environment, else use KEEP. None cannot say that, since it means "for ever"."""
 _ANSWERS = {"": None, "auto": None, "1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+"""Values of environment variables for yes, no and "not set"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
+    """The settings of an app."""
+
     dsn: str | None
-    """None: the embedded database."""
+    """DSN of the database; None: the embedded database."""
     home: Path
     schema: str
     lease: timedelta
     keep: timedelta | None
-    """How long finished runs are kept; None, for ever."""
+    """Time for which finished runs are kept; None: for ever."""
     pooler: bool | None
-    """Whether a pooler lends sessions for a transaction only; None, it is found out."""
+    """True if a pooler stands before Postgres, and lends a session for one transaction only; None: find out."""
     log_failures: bool = True
-    """Whether workers log failed runs and attempts."""
+    """True if workers log failed runs and attempts."""
 
 
 def settings(
@@ -43,13 +46,14 @@ def settings(
     pooler: bool | None = None,
     log_failures: bool | None = None,
 ) -> Settings:
+    """Return the settings for these arguments, and check them."""
     chosen_lease: Duration = lease if lease is not None else os.environ.get("STEPWELL_LEASE") or "30s"
     if isinstance(chosen_lease, str) and chosen_lease.replace(".", "", 1).isdigit():
         chosen_lease = float(chosen_lease)
     held = duration(chosen_lease, setting="lease")
     if held < SHORTEST_LEASE:
         raise InvalidSetting("lease", chosen_lease, f"must be at least {SHORTEST_LEASE.total_seconds()} s")
-    # What the call says goes before the environment: a home asks for the embedded database.
+    # Arguments win over the environment. `home` is an argument that asks for the embedded database.
     chosen = dsn or (None if home is not None else os.environ.get("STEPWELL_DSN"))
     return Settings(
         dsn=read_dsn(chosen).text if chosen else None,
@@ -65,14 +69,18 @@ def settings(
 def _pooler() -> bool | None:
     given = os.environ.get("STEPWELL_POOLER", "").lower()
     if given not in _ANSWERS:
-        raise InvalidSetting("pooler", given, "1 if there is one, 0 if there is none; without it, it is found out")
+        raise InvalidSetting(
+            "pooler", given, "STEPWELL_POOLER must be 1 (there is a pooler), 0 (there is none) or unset, to find out"
+        )
     return _ANSWERS[given]
 
 
 def _logs_failures() -> bool:
     given = os.environ.get("STEPWELL_LOG_FAILURES", "").lower()
     if given not in _ANSWERS:
-        raise InvalidSetting("log_failures", given, "1 to log failures, which is the default, or 0")
+        raise InvalidSetting(
+            "log_failures", given, "STEPWELL_LOG_FAILURES must be 1, the default, to log failures, or 0"
+        )
     return _ANSWERS[given] is not False
 
 
@@ -83,6 +91,8 @@ def _kept(keep: Duration | None) -> timedelta | None:
     kept = duration(given, setting="keep")
     if kept < timedelta(days=1):
         raise InvalidSetting(
-            "keep", given, "at least a day, since finished runs leave by the day; None keeps them for ever"
+            "keep",
+            given,
+            "must be at least a day, since finished runs are deleted by the day; None keeps them for ever",
         )
     return kept

@@ -1,4 +1,4 @@
-"""The same verbs for blocking code: one thread with an event loop, to which calls are handed.
+"""The same verbs for blocking code: calls are handed to a thread that runs an event loop.
 
 There is no second implementation. `t.sync.start(...)` is `await t.start(...)` on that loop.
 """
@@ -26,7 +26,7 @@ class InEventLoop(UsageError):
 
 
 class Portal:
-    """The way from blocking code to a loop on which `resource` is open."""
+    """Hands calls of blocking code to the event loop of a thread. `resource` is open on that loop."""
 
     def __init__(self, resource: AbstractAsyncContextManager[Any]) -> None:
         self._resource = resource
@@ -37,7 +37,7 @@ class Portal:
         self._pid = 0
 
     def call(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The result of the coroutine that `make` makes, run on the portal's loop in the caller's context."""
+        """Run the coroutine that `make` returns on the portal's loop, in the caller's context. Return its result."""
         _refuse_in_event_loop()
         loop = self._opened()
         context = copy_context()
@@ -53,6 +53,7 @@ class Portal:
             raise
 
     def close(self) -> None:
+        """Close the resource, and end the thread."""
         with self._lock:
             loop, done, thread = self._loop, self._done, self._thread
             self._loop = self._done = self._thread = None
@@ -61,8 +62,9 @@ class Portal:
             thread.join(timeout=10)
 
     def _opened(self) -> asyncio.AbstractEventLoop:
+        """Return the loop; start its thread if there is none."""
         with self._lock:
-            # A forked child has the thread's memory but not the thread.
+            # A forked child has a copy of this object, but not the thread.
             if self._loop is None or self._pid != os.getpid():
                 ready: list[BaseException] = []
                 started = threading.Event()

@@ -1,3 +1,3 @@
-"""The version, in one place: the package's metadata and what a worker says of itself are read from here."""
+"""The version of the package, read from here by its metadata and by workers."""
 
 VERSION = "0.1.0"

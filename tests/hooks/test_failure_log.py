@@ -191,7 +191,7 @@ async def test_a_run_past_its_deadline_and_one_that_expired_are_logged(
     assert sorted((record.levelname, record.getMessage()) for record in records) == [
         ("ERROR", f"shop.slow {late.id} failed before its first attempt (timed_out): DeadlineExceeded: "
                   "its deadline passed"),
-        ("WARNING", f"shop.stale {gone.id} expired: it was not started, or started again, in time"),
+        ("WARNING", f"shop.stale {gone.id} expired: no worker started it, or started it again, within its expires="),
     ]  # fmt: skip
 
 

@@ -277,7 +277,7 @@ async def test_a_body_that_cancels_its_own_run_there_is_refused_and_not_run_agai
             await app.run(current.run_id if by == "id" else current.key or "").cancel(tx=conn)
 
     async with app.worker():
-        with pytest.raises(RunFailed, match="leave tx= out"):
+        with pytest.raises(RunFailed, match=r"call cancel\(\) without tx="):
             await (await deposit.options(key="k").start()).result(timeout=30)
     assert await ledger() == []
 

@@ -90,6 +90,6 @@ async def test_what_a_worker_lets_go_of_waits_for_no_collection(app: App, shape:
 
     async with app, app.worker() as worker:
         await through(worker)
-        async with found({"Turn", "Replay", "Loop", "Attempt", "Claim", "Advance", "Draft", "CallTask"}) as left:
+        async with found({"Turn", "Replay", "Loop", "RunningAttempt", "Claim", "Advance", "Draft", "CallTask"}) as left:
             await through(worker)
     assert left == {}

@@ -19,7 +19,7 @@ from tests.waiting_for import until
 from tests.workflows.kinds import ELSEWHERE, NAMES, Kinds, goal
 
 FEW = 5
-OF_TURNS = {"Turn", "Replay", "Loop", "Draft", "Attempt", "CallTask", "DurableTask", "Inbox", "OfTurn"}
+OF_TURNS = {"Turn", "Replay", "Loop", "Draft", "RunningAttempt", "CallTask", "DurableTask", "Inbox", "TurnSteps"}
 
 
 def alive() -> dict[int, str]:

@@ -254,5 +254,5 @@ def test_a_workflow_cannot_be_called_like_a_pinned_run() -> None:
 
     async def checkout() -> None: ...
 
-    with pytest.raises(InvalidSetting, match="like that of a pinned run"):
+    with pytest.raises(InvalidSetting, match="how pinned runs are named"):
         app.workflow(name="shop.checkout@0123456789ab")(checkout)

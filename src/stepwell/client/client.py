@@ -64,8 +64,7 @@ class Client:
         return start.id
 
     async def start_many(self, starts: Iterator[Start], count: int) -> dict[RunId, RunId]:
-        """Accept about `count` runs, all or none. Return the starts that led to an existing run, and the id of that
-        run."""
+        """Accept about `count` runs, all or none. Return the ids that led to an existing run, and the id of that."""
         made: list[Start] = []
         try:
             if count >= BULK:
@@ -119,8 +118,7 @@ class Client:
     async def _debounce(self, starts: Sequence[Start]) -> list[RunId]:
         async def insert(again: bool) -> list[RunId]:
             async with self._database.transaction() as tx:
-                # A run that the first try made may have begun or finished since. Another debounce would then make a
-                # second one.
+                # A run of the first try may have begun or finished since: another debounce would make a second run.
                 there = await reads.existing(tx, [each.id for each in starts]) if again else set()
                 made = {each.debounce_key: each.id for each in starts if each.id in there}
                 return [made.get(each.debounce_key) or await runs.debounce(tx, each) for each in starts]
@@ -142,14 +140,12 @@ class Client:
         return ids
 
     def _tell(self, started: Sequence[Start], *, pending: bool = True) -> None:
-        """Announce new runs: to workers and, if they have a time, to the `due` service. Without `pending`, the workers
-        were notified already, with the commit."""
+        """Announce new runs to workers, unless `pending` is false, and to the `due` service if they have a time."""
         self._waiting.started(each.id for each in started if each.key is None)
         terms = {each.terms for each in started}
         if pending:
             self._dispatch.announce(Channel.PENDING, {each.queue for each in terms if not each.is_delayed})
-        # The leader of `due` uses its own clock only to decide when to poll. A start with a time of day makes it poll
-        # at once.
+        # The leader of `due` uses its own clock only to decide when to poll; for a time of day it polls at once.
         waits = {each.delay or NOTHING for each in terms if each.is_delayed}
         waits |= {each.expires for each in terms if each.expires is not None}
         waits |= {each.deadline for each in terms if each.deadline is not None}
@@ -157,7 +153,6 @@ class Client:
             self._dispatch.announce(Channel.SCHEDULED, [f"{min(waits).total_seconds():.3f}"])
 
     async def retry(self, run_id: UUID) -> RunId:
-        """Start a finished run again, as a new run with the id returned."""
         new_id = new_run_id()
 
         async def start_again(again: bool) -> set[str]:
@@ -168,8 +163,6 @@ class Client:
         return new_id
 
     async def cancel(self, run_id: UUID, *, force: bool = False) -> None:
-        """Cancel a run. A workflow that has begun is asked to end, and may clean up first, unless `force`."""
-
         async def cancel(_again: bool) -> Consequences:
             async with self._database.transaction() as tx:
                 moved, after = await ends.cancel(tx, [run_id], force=force)
@@ -184,7 +177,6 @@ class Client:
             self._telemetry.tell("runs.cancelled", runs=after.gone)
 
     async def wait(self, run_id: UUID) -> Finished:
-        """Wait until the run has finished, and return how."""
         return await self._waiting.wait(run_id)
 
     async def info(self, run_id: UUID) -> RunInfo:
@@ -236,8 +228,7 @@ class Client:
         return await patiently(lambda _again: workers.seen(self._database, ids))
 
     async def _change_queue(self, change: Callable[[Tx], Awaitable[T]]) -> T:
-        """Change a queue in a transaction. A first try that is delayed on the network then never commits, and cannot
-        undo a later change."""
+        """Change a queue in a transaction: a first try that was delayed never commits, so it undoes nothing later."""
 
         async def ask(_again: bool) -> T:
             async with self._database.transaction() as tx:
@@ -264,8 +255,7 @@ class Client:
 
 
 def _plain(first: Start, others: Iterator[Start], made: list[Start]) -> Iterator[Start]:
-    """Yield the starts of one COPY, up to its limits, and add each to `made`. Raise NotPlain at the first that is not
-    plain."""
+    """Yield the starts of one COPY, and add each to `made`. Raise NotPlain at the first that is not plain."""
     size, terms = 0, None
     for start in chain([first], islice(others, COPY - 1)):
         if start is not first:

@@ -31,7 +31,7 @@ NEW = 1000
 """Number of runs started here that are remembered as new."""
 
 Future = asyncio.Future[Finished | None]
-"""How a run finished. None: its end was announced, and its only waiter may read it itself."""
+"""The end of a run. None: the end was announced, and the run's only waiter may read it itself."""
 
 
 class ResultWaiter:

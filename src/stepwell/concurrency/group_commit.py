@@ -20,7 +20,7 @@ GROUP, LOAD = 500, 8 * 1024 * 1024
 """Limits of one group: questions, and their bytes."""
 FEW = 3
 PATIENCE = 0.01
-"""When a group is FEW times smaller than what is on its way, it waits up to PATIENCE seconds for that to land."""
+"""Seconds for which a group waits for what is on its way, when it is FEW times smaller than that."""
 
 Later: TypeAlias = "A | asyncio.Task[A | BaseException]"
 """An answer, or the task that will return it."""

@@ -1,1 +1,1 @@
-"""Stepwell beside other libraries, one module for each. A module asks for its library only when it is used."""
+"""Integrations with other libraries, one module for each. A module imports its library only when it is used."""

@@ -1,4 +1,4 @@
-"""Structured logs: which run a log record belongs to, and events as lines of JSON."""
+"""Structured logs: the run that a log record belongs to, and events as lines of JSON."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from stepwell.replay.current_replay import here as here_in_workflow
 
 
 class RunFields(logging.Filter):
-    """Add `run_id`, `run_name`, `attempt` and `queue` to every log record; None where no body runs.
+    """A logging filter that adds `run_id`, `run_name`, `attempt` and `queue` to every record; None outside of a body.
 
-    On a handler it sees every record that the handler does. Records that have a `run_id` keep it.
+    Add it to a handler: there it sees every record that the handler does. A record that has a `run_id` keeps it.
 
     >>> handler = logging.StreamHandler()
     >>> handler.addFilter(RunFields())
@@ -38,12 +38,12 @@ def _fields() -> tuple[str | None, str | None, int | None, str | None]:
     workflow = here_in_workflow()
     if workflow is not None:
         about = workflow.about
-        return str(about.id), about.name, None, about.queue  # its turns are no attempts
+        return str(about.id), about.name, None, about.queue  # turns of a workflow do not count as attempts
     return None, None, None, None
 
 
 class JsonLines:
-    """A hook that writes each event as a line of JSON, with the event's fields; to stderr by default.
+    """A hook that writes each event as a line of JSON, with the event's fields; by default to stderr.
 
     >>> app.on("run.failed", "run.retrying")(JsonLines())
     """

@@ -1,4 +1,4 @@
-"""Failures as events of Sentry: a hook reports those that are final, and each attempt has a scope of its own.
+"""Failures as Sentry events: a hook reports final failures, and each attempt has a Sentry scope of its own.
 
     import sentry_sdk
     from stepwell.contrib.sentry import install
@@ -6,8 +6,8 @@
     sentry_sdk.init(dsn)
     install(app)
 
-An error is reported as the tables have it, by the process that settled the run. It carries what its body left in its
-scope, if that ran in the same process, inline or in a thread.
+The process that settled the run reports the error, as it is recorded in the tables. The report has the scope of the
+body (tags, breadcrumbs) if that ran in the same process, inline or in a thread.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from stepwell.model.outcome import Failed, Outcome
 from stepwell.model.run import Error
 
 SCOPES = 1000
-"""Scopes of failed attempts that are kept until their failure is reported."""
+"""Limit of scopes that are kept of failed attempts until the failure is reported."""
 LOGGERS = ("stepwell.runs", "stepwell.attempts", "stepwell.workflows")
 
 _FRAME = re.compile(r'^  File "(?P<path>.+)", line (?P<line>\d+), in (?P<function>.+)\n(?:    (?P<code>\S.*)\n)?', re.M)
@@ -39,7 +39,10 @@ _CHAINED = re.compile(
 
 def install(app: App, *, retrying: bool = False) -> None:
     """Report final failures and blocked workflows of this app to Sentry; with `retrying`, also attempts that will be
-    tried again, as warnings. The log of failures is not reported a second time."""
+    retried, as warnings.
+
+    Our log of failures is then ignored by Sentry's logging integration, so that nothing is reported twice.
+    """
     sentry = _Sentry(_sdk())
     sentry.ignore_logs()
     app.hooks.around = sentry.in_a_scope
@@ -68,7 +71,7 @@ class _Sentry:
             self._sdk.integrations.logging.ignore_logger(name)
 
     async def in_a_scope(self, attempt: Running, steps: Coroutine[Any, Any, Outcome]) -> Outcome:
-        """Run an attempt in a scope of its own, which is kept if it fails until that is reported."""
+        """Run an attempt in a scope of its own. If the attempt fails, keep the scope until the failure is reported."""
         claim = attempt.claim
         with self._sdk.isolation_scope() as scope:
             scope.clear_breadcrumbs()
@@ -132,7 +135,7 @@ def _context(event: RunEvent) -> dict[str, Any]:
 
 
 def exceptions(error: Error) -> Iterator[dict[str, Any]]:
-    """The error and what it was raised from, causes first, as far as its traceback tells."""
+    """Yield the error and its causes, causes first, as far as the text of the traceback shows them."""
     texts = _CHAINED.split(error.traceback or "")
     for text in texts[:-1]:
         type, _, message = text[_end_of_frames(text) :].strip().partition(": ")
@@ -154,7 +157,7 @@ def _exception(type: str, message: str, text: str) -> dict[str, Any]:
 
 
 def _end_of_frames(text: str) -> int:
-    """Where the traceback's last paragraph begins: behind frames, and the marks below their code."""
+    """Return the offset of the traceback's last paragraph: after its frames, and the markers below their code."""
     end = max((found.end() for found in _FRAME.finditer(text)), default=0)
     while (line := text[end:].partition("\n")[0]).startswith("    "):
         end += len(line) + 1

@@ -322,7 +322,7 @@ class Task(FunctionDefinition[P, R]):
         )  # fmt: skip
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
-        """In a workflow, start a run and await its result. Elsewhere, call the bare function here and now."""
+        """Start a run and await its result, in a workflow. Elsewhere, call the bare function here and now."""
         replay = here()
         return self._run_bare(*args, **kwargs) if replay is None else self._call_durably(replay, args, kwargs)
 

@@ -204,7 +204,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One start for `start_many`, if it needs keyword arguments or options of its own.
+    """A start for `start_many` that needs keyword arguments or options of its own.
 
     >>> await charge.start_many([Call((7, 1999), options={"key": "order-7"}), Call((8,), {"cents": 250})])
     """

@@ -75,7 +75,7 @@ class Workflow(FunctionDefinition[P, R]):
         return Workflow(self._app, self.fn, name=self.name, options=self._changed(changes), signature=self.signature)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
-        """In a workflow, start a child and await its result. Elsewhere, call the bare function here and now."""
+        """Start a child and await its result, in a workflow. Elsewhere, call the bare function here and now."""
         replay = here()
         return self._run_bare(*args, **kwargs) if replay is None else self._call_durably(replay, args, kwargs)
 
@@ -186,7 +186,7 @@ class Step(Generic[P, R]):
         )  # fmt: skip
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """In a workflow, run the function here, and record its result. Elsewhere, call the bare function."""
+        """Run the function here, and record its result, in a workflow. Elsewhere, call the bare function."""
         replay = here()
         if replay is not None:
             data = await replay.step(self, self.signature.encode_input(args, kwargs))

@@ -1,1 +1,1 @@
-"""Hooks, and the log of failures: both listen to telemetry, and neither can hurt the work it hears of."""
+"""Hooks and the log of failures. Both listen to telemetry, and an error in them never reaches the work."""

@@ -1,4 +1,4 @@
-"""Telemetry facts, as the events that hooks are told. Events that nobody wants are not made."""
+"""Conversion of telemetry facts to the events that hooks receive. Events without a hook are not made."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ENDS: dict[EventType, RunEventName] = {
 
 
 def events_of(name: str, facts: Facts, wanted: Names) -> Iterator[Event]:
-    """The events that this fact comes to, of those that are `wanted`."""
+    """Yield the events that follow from this fact, of the types in `wanted`."""
     make = _MAKERS.get(name)
     if make is not None:
         for event in make(facts, wanted):
@@ -44,7 +44,7 @@ def _settled(facts: Facts, wanted: Names) -> Iterator[Event]:
     if not moves and "run.completed" not in wanted:
         return
     group: Sequence[tuple[Claim, Outcome]] = facts["settlements"]
-    # Of two claims of one run only the later can be the one that was settled.
+    # If the group has two claims of one run, only the later one can have been settled.
     last: dict[UUID, int] = {}
     for claim, _ in group:
         last[claim.id] = max(claim.attempt, last.get(claim.id, 0))
@@ -72,7 +72,7 @@ def _of_move(claim: Claim, move: Move, worker: UUID | None) -> RunEvent | None:
         case Snoozed(delay):
             return _of_claim("run.snoozed", claim, worker, again_in=delay)
         case _:
-            return None  # released: neither an end nor a failure
+            return None  # a released run has neither ended nor failed
 
 
 def _advanced(facts: Facts, wanted: Names) -> Iterator[Event]:
@@ -177,7 +177,7 @@ def _max_attempts(claim: Claim) -> int | None:
     try:
         return policy_of(claim.retry, turn=claim.turn).attempts
     except (AttributeError, StepwellError, TypeError, ValueError):
-        return None  # the row cannot be read, which the error says
+        return None  # the retry policy on the row cannot be read: the event's error says so
 
 
 def _worker(facts: Facts) -> UUID | None:
@@ -186,7 +186,8 @@ def _worker(facts: Facts) -> UUID | None:
 
 
 def _plain(given: UUID) -> UUID:
-    """Python's own type: that of the driver cannot be compared by type, nor pickled where there is no driver."""
+    """Convert to Python's own UUID. The driver's type differs in comparisons of types, and cannot be unpickled without
+    the driver."""
     return given if type(given) is UUID else UUID(bytes=given.bytes)
 
 

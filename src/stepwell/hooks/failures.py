@@ -1,4 +1,5 @@
-"""The log of failures: what failed, will be tried again, expired or is blocked, once the tables have it.
+"""The log of failures: runs that failed or expired, attempts that will be retried, workflows that are blocked. Logged
+after the commit.
 
     stepwell.runs        final failures, with their traceback; runs that expired
     stepwell.attempts    attempts that will be tried again
@@ -22,12 +23,13 @@ attempts = logging.getLogger("stepwell.attempts")
 workflows = logging.getLogger("stepwell.workflows")
 
 LOGGED = frozenset({"run.failed", "run.retrying", "run.expired", "workflow.blocked"})
+"""Types of events that are logged."""
 MESSAGE, TRACEBACK = 600, 20_000
-"""Characters of a message in a line, and of a traceback below it."""
+"""Most characters of a message in its line, and of a traceback below it."""
 
 
 def log_failures(name: str, facts: dict[str, Any]) -> None:
-    """A telemetry listener."""
+    """Log failures: a telemetry listener."""
     for event in events_of(name, facts, LOGGED):
         if isinstance(event, RunEvent):
             _log(event)
@@ -42,7 +44,10 @@ def _log(event: RunEvent) -> None:
             _write(attempts, logging.WARNING, f"{_failed(event)}{_of(error)}; {_again(event)}", event)
         case "run.expired":
             _write(
-                runs, logging.WARNING, f"{_who(event)} expired: it was not started, or started again, in time", event
+                runs,
+                logging.WARNING,
+                f"{_who(event)} expired: no worker started it, or started it again, within its expires=",
+                event,
             )
         case "workflow.blocked":
             _write(workflows, logging.ERROR, one_line(error.message if error else "", 2 * MESSAGE), event)
@@ -56,7 +61,7 @@ def _failed(event: RunEvent) -> str:
     if not event.attempt:
         return f"{_who(event)} failed before its first attempt"
     if event.kind == "workflow" and event.max_attempts is None:
-        return f"{_who(event)} failed"  # by its own code: its turns are no attempts
+        return f"{_who(event)} failed"  # turns of a workflow do not count as attempts
     which = f"attempt {event.attempt}"
     if event.max_attempts is not None:
         same = event.failures == event.attempt
@@ -82,18 +87,19 @@ def _write(logger: logging.Logger, level: int, text: str, event: RunEvent, trace
     }  # fmt: skip
     record = logger.makeRecord(logger.name, level, __file__, 0, "%s", (text,), None, extra=fields)
     if traceback:
-        # Where formatters keep the text of a traceback: the exception itself may have been raised in another process.
+        # The exception may have been raised in another process: give formatters the text of its traceback.
         record.exc_text = shortened(traceback.rstrip("\n"), TRACEBACK)
     logger.handle(record)
 
 
 def one_line(text: str, limit: int) -> str:
-    """The text in one printable line, without its middle if it is too long."""
+    """Return the text as one printable line, without its middle if it is too long."""
     line = " ".join(shortened(text, 4 * limit).split())
     return shortened("".join(each if each.isprintable() else "�" for each in line), limit)
 
 
 def shortened(text: str, limit: int) -> str:
+    """Return the text without its middle if it is longer than `limit`."""
     if len(text) <= limit:
         return text
     mark = f" … {len(text) - limit} characters left out … "

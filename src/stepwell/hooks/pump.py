@@ -1,7 +1,7 @@
 """The queue between the work and the hooks: events go in without waiting, and one task calls the hooks with them.
 
-A queue is bounded, a hook has a time limit, and its errors end here: the work never waits for a hook, nor fails by
-one. One pump for each event loop on which the app is open.
+The queue is bounded, each hook has a time limit, and errors of hooks end here. So the work never waits for a hook, and
+never fails because of one. There is one pump for each event loop on which the app is open.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from stepwell.model.hooks import Event
 log = logging.getLogger("stepwell.hooks")
 
 MOST = 10_000
-"""Events that may wait for their hooks."""
+"""Limit of events that wait for their hooks."""
 WARN = 5.0
 """Seconds between warnings of dropped events."""
 CLEANUP = 1.0
@@ -39,9 +39,9 @@ class Hook:
     limit: float
     is_async: bool
     stuck: set[asyncio.Future[Any]] = field(default_factory=set)
-    """A call that did not end within its time, as long as it goes on: until then there is no other."""
+    """A call that did not end in time. Until it ends, the hook is not called again."""
     told: set[str] = field(default_factory=set)
-    """Types of errors whose traceback was logged."""
+    """Types of errors whose traceback was logged already."""
 
     @property
     def name(self) -> str:
@@ -49,17 +49,20 @@ class Hook:
 
 
 class Pump:
+    """Calls the hooks of an app, one event after the other."""
+
     def __init__(self, hooks: Mapping[str, Sequence[Hook]]) -> None:
-        """`hooks` by the type of event; more may be added."""
+        """`hooks` are the hooks by type of event; more may be added."""
         self._hooks = hooks
         self._events: deque[Event] = deque()
         self._task: asyncio.Task[None] | None = None
-        self._context = copy_context()  # not that of a body in which an event happens to be told
+        self._context = copy_context()  # taken here: `put` may be called in the context of a body
         self._thread: _Thread | None = None
         self._dropped = 0
         self._warned_at = float("-inf")
 
     def put(self, event: Event) -> None:
+        """Add an event; drop and count it if the queue is full."""
         if len(self._events) >= MOST:
             self._dropped += 1
             return
@@ -68,15 +71,18 @@ class Pump:
             self._task = asyncio.get_running_loop().create_task(self._run(), context=self._context.copy())
 
     async def drain(self, patience: float) -> None:
-        """Let the hooks hear what waits, for so many seconds."""
+        """Let the hooks receive the events that wait, for at most `patience` seconds."""
         if self._task is not None:
             await asyncio.wait({self._task}, timeout=patience)
         self._warn(at_once=True)
 
     async def close(self, patience: float) -> None:
+        """Drain the queue, then drop the rest and stop."""
         await self.drain(patience)
         if (task := self._task) is not None:
-            log.warning("%d events were not told to hooks: these took longer than %g s", len(self._events), patience)
+            log.warning(
+                "%d events were dropped at shutdown: the hooks took longer than %g s", len(self._events), patience
+            )
             self._events.clear()
             task.cancel()
             await asyncio.wait({task}, timeout=2 * CLEANUP)
@@ -108,7 +114,7 @@ class Pump:
         if ended:
             _judge(hook, event, call)
             return
-        log.error("the hook %s did not end within %g s on %s: it is given up", hook.name, hook.limit, event.type)
+        log.error("the hook %s timed out after %g s on %s, and is given up", hook.name, hook.limit, event.type)
         hook.stuck.add(call)
         if hook.is_async:
             call.cancel()
@@ -136,18 +142,18 @@ def _judge(hook: Hook, event: Event, call: asyncio.Future[Any]) -> None:
     error = asyncio.CancelledError() if call.cancelled() else call.result()
     if inspect.iscoroutine(error):
         error.close()
-        error = TypeError("the hook gave back a coroutine: make the hook an async def")
+        error = TypeError("the hook returned a coroutine that nothing awaits: make the hook an async def")
     if not isinstance(error, BaseException):
         return
     kind = f"{type(error).__module__}.{type(error).__qualname__}"
-    # A burst of events is no burst of tracebacks.
+    # One traceback for each type of error: a burst of events must not fill the log with tracebacks.
     trace = None if kind in hook.told else (type(error), error, error.__traceback__)
     hook.told.add(kind)
     log.error("the hook %s failed on %s: %s", hook.name, event.type, type(error).__name__, exc_info=trace)
 
 
 async def _contained(fn: Callable[[Any], Any], event: Event) -> object:
-    """What the hook raised, or None. An exit would end the loop if its task raised it."""
+    """Call a hook, and return what it raised, or None. A SystemExit raised by a task would end the loop."""
     try:
         await fn(event)
     except BaseException as error:
@@ -156,7 +162,7 @@ async def _contained(fn: Callable[[Any], Any], event: Event) -> object:
 
 
 class _Thread:
-    """A daemon for hooks that block: one that never ends must not keep the process alive."""
+    """A daemon thread for blocking hooks: a hook that never ends must not keep the process alive."""
 
     def __init__(self) -> None:
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -172,14 +178,14 @@ class _Thread:
                 answer = context.run(fn, event)
             except BaseException as error:
                 answer = error
-            with contextlib.suppress(RuntimeError):  # the loop is gone, and whoever waited with it
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and nothing waits for the answer
                 loop.call_soon_threadsafe(_answer, future, answer)
 
         self._calls.put(call)
         return future
 
     def end(self) -> None:
-        """After the call that is under way."""
+        """End the thread after the call that is under way."""
         self._calls.put(None)
 
     def _serve(self) -> None:

@@ -1,4 +1,4 @@
-"""Which hooks an app has, and the pump for each event loop on which it is open."""
+"""The hooks of an app, and the pump for each event loop on which it is open."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ from stepwell.model.hooks import EVENTS
 from stepwell.telemetry import Telemetry
 
 DRAIN = 5.0
-"""Seconds in which hooks hear what waits for them when a worker stops, or an app closes."""
+"""Seconds for which waiting events are still delivered when a worker stops, or an app closes."""
 EXAMPLE = '@app.on("run.failed")'
 
 
 class Hooks:
+    """Registers hooks, and delivers events to them."""
+
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
         self._by_event: dict[str, list[Hook]] = {}
         self._pumps: dict[asyncio.AbstractEventLoop, Pump] = {}
         self.around: Callable[[Any, Coroutine[Any, Any, Any]], Coroutine[Any, Any, Any]] | None = None
-        """Run by workers with each attempt of a task, around its body."""
+        """Wrapper that workers run around the body of each attempt of a task."""
 
     def add(self, names: tuple[object, ...], fn: Callable[[Any], Any], limit: Duration) -> None:
-        """Call `fn` with each event of these names. Raises WrongUse or InvalidSetting."""
+        """Call `fn` with each event of these names. Raise WrongUse or InvalidSetting for bad arguments."""
         seconds = duration(limit, setting="timeout").total_seconds()
         if seconds <= 0:
             raise InvalidSetting("timeout", limit, "must be longer than zero")
@@ -42,22 +44,24 @@ class Hooks:
             self._by_event.setdefault(name, []).append(hook)
 
     def open(self) -> None:
-        """On this event loop."""
+        """Open a pump for this event loop."""
         self._pumps[asyncio.get_running_loop()] = Pump(self._by_event)
 
     async def drain(self) -> None:
+        """Let the hooks of this event loop receive the events that wait."""
         pump = self._pumps.get(asyncio.get_running_loop())
         if pump is not None:
             await pump.drain(DRAIN)
 
     async def close(self) -> None:
+        """Close the pump of this event loop."""
         pump = self._pumps.get(asyncio.get_running_loop())
         if pump is not None:
             await pump.close(DRAIN)
             del self._pumps[asyncio.get_running_loop()]
 
     def _hear(self, name: str, facts: dict[str, Any]) -> None:
-        """Listen to telemetry. A fact that is told where the app is not open has no hooks to be told to."""
+        """Queue the events of a fact: a telemetry listener. Facts on an event loop without an open app are dropped."""
         pump = self._pumps.get(asyncio.get_running_loop())
         if pump is not None:
             for event in events_of(name, facts, self._by_event):
@@ -65,14 +69,15 @@ class Hooks:
 
 
 def checked_names(names: tuple[object, ...]) -> list[str]:
+    """Check the names of events."""
     if not names:
-        raise WrongUse(f"on() takes the names of events: {EXAMPLE}. They are {', '.join(EVENTS)}")
+        raise WrongUse(f"on() takes the names of events: {EXAMPLE}. The events are {', '.join(EVENTS)}")
     return [_checked_name(name) for name in names]
 
 
 def _checked_name(name: object) -> str:
     if callable(name):
-        raise WrongUse(f"on() takes the names of events, and decorates a function: {EXAMPLE}")
+        raise WrongUse(f"on() needs the names of events before it decorates a function: {EXAMPLE}")
     if isinstance(name, str) and name in EVENTS:
         return name
     near = get_close_matches(name, EVENTS, n=1, cutoff=0.5) if isinstance(name, str) else []
@@ -85,12 +90,12 @@ def _check_function(fn: Any) -> None:
         raise WrongUse(f"{EXAMPLE} decorates a function that takes an event, not {fn!r}")
     name = getattr(fn, "__qualname__", repr(fn))
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
-        raise WrongUse(f"{name} is a generator: a hook is an async def or a def")
+        raise WrongUse(f"{name} is a generator: a hook must be a plain async def or def")
     try:
         inspect.signature(fn).bind(object())
     except TypeError:
         raise WrongUse(
-            f"{name} cannot be called with one event alone: a hook takes the event, and nothing else"
+            f"{name} cannot be called with one event as its only argument: a hook takes nothing else"
         ) from None
     except ValueError:
         pass  # a function written in C has no signature

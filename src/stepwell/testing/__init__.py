@@ -1,4 +1,4 @@
-"""For tests of code that uses Stepwell: time that can be skipped, and workflows that are watched strictly."""
+"""Tools for tests of code that uses Stepwell: a clock that can skip time, and strict checks of workflow code."""
 
 from stepwell.replay.guard import strict_by_default
 from stepwell.testing.clock import Clock

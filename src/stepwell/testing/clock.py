@@ -1,4 +1,5 @@
-"""Skips time, for every session of a schema at once: deadlines are compared with `stepwell.now()` alone."""
+"""A clock that skips time, for every session of a schema at once: deadlines are compared with `stepwell.now()`
+alone."""
 
 from __future__ import annotations
 
@@ -31,13 +32,14 @@ _KEEP_LEADERS = "update stepwell.leaders set until = until + $1::interval where 
 _IS_SHIFTED = "select to_regclass('stepwell.clock') is not null"
 _SKIPPED = "select skipped from stepwell.clock"
 _ALONE = "select pg_advisory_xact_lock(hashtextextended('stepwell.clock', 0))"
-# Who is writing by the clock that is ahead ends first, and who comes then goes by the clock that is restored.
+# Transactions that write by the shifted clock end before the lock is granted. Later ones use the restored clock.
 _LOCK = """
 lock table stepwell.runs, stepwell.arrivals, stepwell.events, stepwell.keys, stepwell.queues, stepwell.workers,
            stepwell.leaders, stepwell.published, stepwell.checkpoints, stepwell.repeated_starts, stepwell.rate_uses
         in share row exclusive mode
 """
-# Every time of what is live goes back by as much: what is left of each wait, and the age of each row, stay as they are.
+# Every time of a live row goes back by the skipped time, so that the rest of each wait and the age of each row stay
+# the same.
 _BACK = (
     """
     update stepwell.runs
@@ -82,14 +84,14 @@ Connection = Any  # the driver's class is generic in its stubs only
 
 
 class Clock:
-    """The clock of one schema, in a database that is only for tests. At the end of the block it is restored.
+    """The clock of one schema, in a database that is only for tests. The end of the block restores real time.
 
     >>> async with Clock(app.dsn) as clock:
     ...     await clock.skip("3d")
     """
 
     def __init__(self, dsn: str, schema: str | None = None) -> None:
-        """`schema` is found as an app finds it: by the call, else by STEPWELL_SCHEMA, else it is the default."""
+        """`schema` is found as an app finds it: the argument, else STEPWELL_SCHEMA, else the default."""
         self._address = Address(dsn)
         self._schema = checked_schema(settings(dsn, schema=schema).schema)
 
@@ -102,10 +104,10 @@ class Clock:
         await self.restore()
 
     async def skip(self, time: Duration, *, workers_live_on: bool = True) -> None:
-        """Let this much time pass at once. What is skipped adds up.
+        """Let this much time pass at once. Skips add up.
 
-        Live workers keep their leases, as if they had renewed them all the while; without
-        `workers_live_on` they are lost, and what they run is reaped.
+        Live workers keep their leases, as if they had renewed them all the while. Without `workers_live_on` their
+        leases end, and their runs are reaped.
         """
         length = duration(time, setting="skip")
         async with self._connection() as connection:
@@ -119,8 +121,8 @@ class Clock:
             await self._look_for_due(connection)
 
     async def restore(self) -> None:
-        """Back to real time, and everything that is live with it: what is left of each wait stays as it is. If nothing
-        was skipped, nothing happens."""
+        """Go back to real time, and shift all live rows with it, so that the rest of each wait stays the same. Without
+        a skip, do nothing."""
         async with self._connection() as connection:
             for tries_left in reversed(range(_TRIES)):
                 try:

@@ -1,1 +1,1 @@
-"""Takes claims, runs bodies, settles outcomes. Knows the system only through its link."""
+"""The worker: claims runs, executes their bodies, and records the outcomes."""

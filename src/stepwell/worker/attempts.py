@@ -2,9 +2,9 @@
 
 A claim waits in line until there is a slot; one that waits long is given back. `FirstSteps` begins the bodies.
 
-An attempt ends by its body, or from outside by a verdict: its time is out, the worker stops, the lease is lost.
-A body that then ends in time decides the outcome; one that does not is settled without it, and keeps its slot but
-not its claim. An attempt whose claim is lost has no outcome: there is nothing to settle.
+An attempt ends with its body, or from outside by a verdict: a timeout, the stop of the worker, the loss of the lease.
+If the body then ends in time, its end is the outcome. If it does not, the attempt is settled without it: the body keeps
+its slot, but not its claim. An attempt whose claim is lost has no outcome, and is not settled.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from stepwell.worker.turns.turns import Turns, WorkflowBody
 CLEANUP = 1.0
 """Seconds a cancelled body has to clean up before its attempt is settled without it."""
 STRETCH = 0.003
-"""Seconds of first steps after which the rest of the event loop has a turn."""
+"""Seconds of first steps after which the event loop serves its other tasks."""
 RESTING = 500
-"""Turns that rest beside those that have a slot, before no more is claimed."""
+"""Turns that may rest beside those that have a slot; with more, nothing is claimed."""
 
 
 async def _is_overdue() -> Outcome:
@@ -41,17 +41,19 @@ async def _is_overdue() -> Outcome:
 
 
 class RunningAttempt(Running):
-    """One attempt. Nearly all of its fields are for bodies that have to wait."""
+    """An attempt under way. Nearly all of its fields are for bodies that have to wait."""
 
     task: asyncio.Task[None] | None = None
     verdict: Outcome | None = None
-    """How it ends if it is ended from outside; None when its claim is lost."""
+    """Outcome of an attempt that is ended from outside; None when its claim is lost."""
     settled: bool = False
     begun_at: float | None = None
     timers: tuple[asyncio.TimerHandle, ...] = ()
 
 
 class Attempts:
+    """The attempts of a worker: begins them into free slots, times them, and hands their outcomes to the ledger."""
+
     def __init__(
         self, bodies: Bodies, ledger: Ledger, turns: Turns, notes: Notes, *,
         telemetry: Telemetry, slots: int, changed: asyncio.Event,
@@ -64,19 +66,19 @@ class Attempts:
         self._slots = slots
         self._telemetry = telemetry
         self._timed = False
-        """Whether to note when a body begins."""
+        """True if a listener wants to know when a body begins."""
         self._changed = changed
         self._first: FirstSteps[RunningAttempt, Outcome] = FirstSteps(self, stretch=STRETCH)
         self._oldest: Claim | None = None
         self._under_way: dict[Claim, RunningAttempt] = {}
         self.resting: set[Claim] = set()
-        """Turns that only wait for their children, and need no slot meanwhile."""
+        """Turns that only wait for their children, and have lent their slot."""
         self._idle = asyncio.Event()
         self.pace = Pace()
 
     @property
     def stepping(self) -> bool:
-        """Whether a task is taking the line through its first steps."""
+        """True while a task takes the line through its first steps."""
         return self._first.busy
 
     @property
@@ -90,6 +92,7 @@ class Attempts:
         return self._room - len(self._under_way) + len(self.resting)
 
     def begin(self, claims: Sequence[Claim]) -> None:
+        """Put claims in line for slots."""
         self._ledger.expect(claims)
         self._timed = self._telemetry.timed
         if turns := self._bodies.mark_turns(claims):
@@ -104,7 +107,7 @@ class Attempts:
     def give_back_stale(self) -> None:
         """Give back the line if its first claim has waited since the last call: another worker may have a slot sooner.
         Called now and then."""
-        self._first.go_on()  # a thread that was given up ends unheard, and leaves a slot
+        self._first.go_on()  # a thread that was given up may have ended, which nothing announces: its slot is free
         line = self._first.line
         if line and line[0].claim is self._oldest:
             log.info("%d claims found no slot here in time: released", len(line))
@@ -112,7 +115,7 @@ class Attempts:
         self._oldest = line[0].claim if line else None
 
     def end(self, attempt: RunningAttempt, verdict: Outcome | None) -> None:
-        """End an attempt from outside; with no verdict its claim is lost.
+        """End an attempt from outside; without a verdict its claim is lost.
 
         Only once: a second cancellation would cut short the cleanup after the first.
         """
@@ -124,12 +127,14 @@ class Attempts:
         self._later(CLEANUP, attempt, lambda: self._settle_without_body(attempt))
 
     def end_all(self, verdict: Outcome | None) -> None:
+        """End all attempts from outside, and empty the line."""
         self.leave_line(verdict)
         for attempt in list(self._under_way.values()):
             self.end(attempt, verdict)
 
     def compare(self, before: Container[Claim], held: Mapping[Fence, Claim]) -> None:
-        """End attempts that were here before, and whose claim is not in the table any more, or whose time is out."""
+        """End attempts of the claims `before` that the table no longer gives to this worker, or whose deadline has
+        passed."""
         line = self._first.line
         lost = {each.claim for each in line if each.claim in before and each.claim.fence not in held}
         if lost:
@@ -144,7 +149,7 @@ class Attempts:
             if there is None:
                 self.end(attempt, None)
             elif there.is_over:
-                claim.deadline = there.deadline  # by the database's clock nothing is left for another attempt
+                claim.deadline = there.deadline  # the database's clock says that no time is left for another attempt
                 self.end(attempt, overdue())
 
     def snapshot(self) -> set[Claim]:
@@ -152,6 +157,7 @@ class Attempts:
         return {*self._under_way, *(each.claim for each in self._first.line)}
 
     async def idle(self) -> None:
+        """Wait until there is neither a body nor a claim in line."""
         while self._under_way or self._first.line or self.stepping:
             self._idle.clear()
             await self._idle.wait()
@@ -165,6 +171,7 @@ class Attempts:
         self._idle.set()
 
     def leave_line(self, verdict: Outcome | None) -> None:
+        """Empty the line: conclude its claims with this verdict, or forget them if there is none."""
         claims = [attempt.claim for attempt in self._first.line]
         self._first.line.clear()
         if verdict is None:
@@ -220,8 +227,10 @@ class Attempts:
             self._time(attempt)
 
     def ended(self, attempt: RunningAttempt, result: Outcome | None, error: BaseException | None) -> None:
-        # A cancellation here is not ours: the body cancelled the task it runs in, and would do so for ever if it were
-        # released. Anything else is a mistake of ours, and must not leave the run running.
+        # A cancellation here did not come from us: the body cancelled the task it runs in. It counts as a failure,
+        # since a released run would do so again for ever. Any other error is a mistake of ours, and must not leave the
+        # run running.
+        """Take the end of a body: settle its attempt."""
         outcome = result if result is not None else failed(contained(error or RuntimeError("it had no outcome")))
         if attempt.task is not None:
             self._end(attempt, outcome)
@@ -245,17 +254,17 @@ class Attempts:
         else:
             self._conclude(attempt, outcome)
         if attempt.tx is not None:
-            attempt.tx.close()  # unless it is on its way to the tables with the outcome
+            attempt.tx.close()  # no effect if the ledger is already committing it with the outcome
 
     def _begun(self, attempt: RunningAttempt) -> None:
-        """Begin to count the attempt's time: its body has room now."""
+        """Start the attempt's clock: its body has room now."""
         attempt.begun_at = asyncio.get_running_loop().time()
         if attempt.task is not None:
             self._time(attempt)
 
     def _time(self, attempt: RunningAttempt) -> None:
         claim = attempt.claim
-        # That of a turn is for a task: who started it by its name did not know.
+        # A turn ignores a timeout: the run was started by name, as if it were a task.
         if (timeout := claim.timeout) is not None and attempt.begun_at is not None and not claim.turn:
             seconds = timeout.total_seconds()
             left = attempt.begun_at + seconds - asyncio.get_running_loop().time()
@@ -268,7 +277,7 @@ class Attempts:
             self._listen(attempt, heartbeat.total_seconds())
 
     def _listen(self, attempt: RunningAttempt, silence: float) -> None:
-        """End an attempt when its body has given no sign of life for so long."""
+        """End an attempt when its body has given no sign of life for `silence` seconds."""
         left = attempt.alive_at + silence - time.monotonic()
         if left > 0:
             self._later(left, attempt, lambda: self._listen(attempt, silence))
@@ -284,7 +293,7 @@ class Attempts:
             self._first.go_on()
 
     def _left(self, attempt: RunningAttempt) -> None:
-        attempt.task, attempt.timers = None, ()  # which hold it: together they would wait for the collector
+        attempt.task, attempt.timers = None, ()  # both refer to the attempt: break the cycle, for the collector's sake
         self.resting.discard(attempt.claim)
         if self._under_way.pop(attempt.claim, None) is not None:
             self._first.go_on()
@@ -304,7 +313,11 @@ class Attempts:
 
     def _settle_without_body(self, attempt: RunningAttempt) -> None:
         if not attempt.settled:
-            log.warning("%s %s does not end: it is settled without its body", attempt.claim.name, attempt.claim.id)
+            log.warning(
+                "the body of %s %s does not end: its attempt is settled without it",
+                attempt.claim.name,
+                attempt.claim.id,
+            )
             self._conclude(attempt, attempt.verdict)
 
     def _later(self, seconds: float, attempt: RunningAttempt, what: Callable[[], None]) -> None:

@@ -14,19 +14,21 @@ from stepwell.model.run import Claim
 
 
 class Runnable(Body, Protocol):
+    """A definition, as a worker sees it."""
+
     @property
     def executor(self) -> str:
-        """The name of the executor its body runs on."""
+        """Name of the executor that its body runs on."""
         ...
 
     @property
     def kind(self) -> str:
-        """Whether it is a task or a workflow."""
+        """Kind of the definition: "task" or "workflow"."""
         ...
 
     @property
     def heartbeat(self) -> timedelta | None:
-        """How long its body may give no sign of life."""
+        """Time for which its body may give no sign of life."""
         ...
 
 
@@ -40,10 +42,10 @@ class Bodies:
     by_name: Mapping[str, Runnable]
     executors: Mapping[str, Executor]
     around: Around | None = None
-    """Run with each attempt of a task, around its body."""
+    """Wrapper that is run with each attempt of a task, around its body."""
 
     workflows: frozenset[str] = field(init=False)
-    """Names of workflows, also those that are pinned to a version."""
+    """Names of workflows, with and without a pinned version."""
 
     def __post_init__(self) -> None:
         workflows = frozenset(name for name, body in self.by_name.items() if body.kind == "workflow")
@@ -55,15 +57,17 @@ class Bodies:
         return frozenset(self.by_name) - self.workflows
 
     def mark_turns(self, claims: Sequence[Claim]) -> list[Claim]:
-        """Decide which claims are turns: those whose definition is a workflow. Rows may say otherwise."""
+        """Mark the claims that are turns of workflows, and return them. The definition decides; the rows may say
+        otherwise."""
         turns = [claim for claim in claims if claim.name in self.workflows]
         for claim in turns:
             claim.turn = True
-            claim.name = self.by_name[claim.name].name  # without the version that it may be pinned to
+            claim.name = self.by_name[claim.name].name  # the name without a pinned version
         return turns
 
     @property
     def stuck(self) -> int:
+        """Number of threads that go on after their attempt was settled."""
         stuck = 0
         for executor in self.executors.values():
             stuck += executor.stuck

@@ -21,7 +21,7 @@ class Owner(Protocol[Item, R]):
     """The part whose coroutines are begun."""
 
     def has_room(self) -> bool:
-        """Whether there is room for one more that has to wait."""
+        """True if there is room for one more item that has to wait."""
         ...
 
     def coroutine_of(self, item: Item, /) -> Coroutine[Any, Any, R] | None:
@@ -33,17 +33,21 @@ class Owner(Protocol[Item, R]):
         ...
 
     def ended(self, item: Item, /, result: R | None, error: BaseException | None) -> None:
-        """Take what came of an item's coroutine, in its first step or later."""
+        """Take the result or error of an item's coroutine, in its first step or later."""
         ...
 
     def paused(self, last: Item | None, /, seconds: float) -> None:
-        """Note the end of a stretch of first steps; `last` is the item it ended with, None if that one has to wait."""
+        """Note the end of a stretch of first steps. `last` is the item it ended with, or None if that item has to
+        wait."""
         ...
 
 
 class FirstSteps(Generic[Q, R]):
+    """Takes items through their first step, one after the other."""
+
     def __init__(self, owner: Owner[Q, R], *, stretch: float, most: int | None = None, turns: int = 1) -> None:
-        """The rest of the event loop has so many `turns` after `stretch` seconds of first steps, or `most` items."""
+        """After `stretch` seconds of first steps, or `most` items, the event loop runs for so many `turns` before the
+        next stretch."""
         self._owner = owner
         self._longest, self._most = stretch, most
         self._turns = turns
@@ -51,7 +55,7 @@ class FirstSteps(Generic[Q, R]):
         self.line: deque[Q] = deque()
         """Items that are not begun yet."""
         self.busy = False
-        """Whether a task is taking the line through its first steps."""
+        """True while a task takes the line through its first steps."""
 
     def add(self, items: Iterable[Q]) -> None:
         self.line.extend(items)
@@ -65,7 +69,7 @@ class FirstSteps(Generic[Q, R]):
             loop = asyncio.get_running_loop()
             if loop.get_task_factory() is None:
                 self._begin_task()
-            else:  # an eager one would take its first step in ours, the next in that, and so on
+            else:  # an eager task would run inside this one, the next inside that one, and so on
                 loop.call_soon(self._begin_task)
 
     def _begin_task(self) -> None:
@@ -81,7 +85,7 @@ class FirstSteps(Generic[Q, R]):
         try:
             kept = await self._step(me)
         finally:
-            self.busy = False  # also if a coroutine of before, that kept this task, has it cancelled
+            self.busy = False  # also if the item that kept this task has cancelled it
             self.go_on()
             self._owner.paused(None, 0.0)
         if kept is None:
@@ -106,8 +110,8 @@ class FirstSteps(Generic[Q, R]):
         return None
 
     def _stretch(self, me: asyncio.Task[Any]) -> tuple[tuple[Q, Rest[R]] | None, bool]:
-        """Begin items until one has to wait, or the stretch is over, without a turn of the event loop. Also return
-        whether an item has cancelled the task it ran in."""
+        """Begin items until one has to wait, or the stretch is over, without a turn of the event loop. Return that
+        item, and True if an item has cancelled the task that it ran in."""
         owner, line, clock = self._owner, self.line, asyncio.get_running_loop().time
         count, began, over = 0, clock(), False
         while line and not over:
@@ -124,7 +128,7 @@ class FirstSteps(Generic[Q, R]):
                 owner.waits(item, me)
                 return (item, Rest(coroutine, context, awaited)), False
             if me.cancelling() or getattr(me, "_must_cancel", False):
-                return None, True  # even if it changed its mind: the next in line would be cancelled for it
+                return None, True  # even if it took that back: the cancellation would hit the next item in line
             count += 1
             seconds = clock() - began
             over = seconds > self._longest or count == self._most

@@ -1,11 +1,11 @@
-"""The worker's lease, renewed from a thread, a loop and a connection of its own.
+"""The worker's lease, renewed from a thread that has an event loop and a connection of its own.
 
-A body that blocks the worker's event loop can therefore not lose it. It is lost when the database is out of reach for
-as long as the lease lasts: from then on other workers may run what this one holds, so its attempts are ended, by its
-own clock, counted from when the last good renewal was *sent*.
+A body that blocks the worker's event loop can therefore not lose the lease. It is lost when the database is out of
+reach for as long as the lease lasts. From then on other workers may run what this one holds, so its attempts are ended.
+The time is measured by this machine's clock, from when the last good renewal was *sent*.
 
-The same connection carries a sample of how the worker fares, after a renewal and never in its way. A sample that fails
-is left out, and so are those of the next minute; one that gets no answer costs the connection, and not the lease.
+The same connection writes a sample of the worker's vitals, after a renewal and never in its way. If a sample fails,
+samples pause for a minute. If one gets no answer, the connection is closed, but the lease is kept.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _SHARE = 4
 _OURS = 7 / 8
 """The part of a lease in which attempts may run. The rest is for giving them back before others take them."""
 _RENEW, _CONNECT = 0.5, 5.0
-"""Seconds that each may take, however short the lease."""
+"""Seconds that a renewal and a connect may take, however short the lease."""
 SAMPLE, _NO_SAMPLE = 5.0, 60.0
-"""Seconds between samples; the second after one that failed."""
+"""Seconds between samples; the second after a failure."""
 
 Load = Callable[[], tuple[int, int, Unrecorded | None]]
-"""How many claims are held, how many there were so far, and which outcomes cannot be recorded. Asked from the lease's
-thread."""
+"""Returns the number of claims held, the number of claims so far, and the outcomes that cannot be recorded. Called from
+the lease's thread."""
 
 
 def nothing() -> tuple[int, int, None]:
@@ -43,6 +43,8 @@ def nothing() -> tuple[int, int, None]:
 
 
 class Lease:
+    """Takes the lease, renews it, and reports its loss and return."""
+
     def __init__(
         self,
         link: Link,
@@ -63,7 +65,7 @@ class Lease:
         self._home: asyncio.AbstractEventLoop | None = None
         self._watchdog: LoopWatchdog | None = None
         self._decided = asyncio.Event()
-        """Set when the lease is first held, or never will be."""
+        """Set when the lease is first held, or when it never will be."""
         self._over: asyncio.Future[None] | None = None
         self._stop: Callable[[], None] = lambda: None
         self._thread: threading.Thread | None = None
@@ -86,7 +88,7 @@ class Lease:
             await self._over
 
     async def fails(self) -> None:
-        """Raises what ended the lease's thread, if anything did; never returns."""
+        """Raise the error that ended the lease's thread; never return."""
         if self._over is not None:
             await asyncio.shield(self._over)
         await asyncio.Event().wait()
@@ -105,7 +107,8 @@ class Lease:
             await asyncio.to_thread(self._thread.join, 2)
 
     def _live(self) -> None:
-        """Run the lease's thread. Its end is reported to the worker's loop: a worker without a lease must not go on."""
+        """Run the lease's thread. Report its end to the worker's loop, since a worker without a lease must not go
+        on."""
         try:
             asyncio.run(self._keep())
         except BaseException as error:
@@ -127,7 +130,7 @@ class Lease:
         loop = asyncio.get_running_loop()
         self._stop = lambda: _call(loop, stopped.set)
         if self._is_released:
-            return  # before there was anything to stop
+            return  # `release` came before the thread had begun
         pause = self._length / _SHARE
         while not stopped.is_set():
             try:
@@ -140,7 +143,7 @@ class Lease:
                             break
                         await _wait(stopped, min(pause, SAMPLE))
             except (Unavailable, TimeoutError, OSError) as error:
-                log.warning("the lease could not be renewed: %s", error or type(error).__name__)
+                log.warning("cannot renew the lease, will try again: %s", error or type(error).__name__)
                 await _wait(stopped, min(pause / 4, 1.0))
 
     async def _renew(self, hold: Hold) -> None:
@@ -149,7 +152,7 @@ class Lease:
             await hold.renew()
         if self._loss is not None:
             self._loss.cancel()
-        # A timer, so that the loss is noticed in time, even while an answer is waited for.
+        # A timer notices the loss in time, even while the next renewal waits for its answer.
         left = sent + self._length * _OURS - time.monotonic()
         self._loss = asyncio.get_running_loop().call_later(left, self._lose)
         self._tell(self._decided.set)
@@ -160,7 +163,7 @@ class Lease:
             self._tell(self._back)
 
     async def _sample(self, hold: Hold) -> bool:
-        """Whether the connection is as good as before."""
+        """Write a sample if it is time. Return False if the connection must be replaced."""
         now = time.monotonic()
         if now < self._sample_at:
             return True
@@ -171,7 +174,7 @@ class Lease:
                 await hold.sample(self._meter.read(running=running, claimed=claimed, unrecorded=unrecorded))
         except Exception as error:
             self._sample_at = now + _NO_SAMPLE
-            log.info("no sample for the next %g s: %s", _NO_SAMPLE, error or type(error).__name__)
+            log.info("cannot write a sample, pausing samples for %g s: %s", _NO_SAMPLE, error or type(error).__name__)
             return not isinstance(error, Unavailable | TimeoutError)
         return True
 

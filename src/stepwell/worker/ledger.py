@@ -24,14 +24,14 @@ from stepwell.worker.run_task import failed
 from stepwell.worker.unrecorded import MOST, Refusals, why
 
 HEAVY = 64 * 1024
-"""Bytes of a result that is too long for an exchange."""
+"""Bytes of a result from which on it is too long for an exchange."""
 NOT_DECIDED: Mapping[Claim, Move] = {}
 ASIDE = 1.0
 """Seconds between looks at outcomes whose run a transaction holds locked."""
 
 
 class Refused(Failed):
-    """An outcome in place of one whose data the database will not take."""
+    """A failure that replaces an outcome whose data the database refuses."""
 
     __slots__ = ()
 
@@ -42,7 +42,7 @@ class Entry(Struct, eq=False):
     claim: Claim
     outcome: Outcome
     repeated: bool = False
-    """An earlier try may have recorded it, and lost its answer."""
+    """True if an earlier try may have recorded it, and lost its answer."""
 
 
 def _weight(entry: Entry) -> int:
@@ -50,15 +50,18 @@ def _weight(entry: Entry) -> int:
 
 
 class Ledger:
+    """Keeps every claim until it is settled, and takes outcomes to the tables."""
+
     def __init__(self, link: Link, telemetry: Telemetry, *, changed: asyncio.Event) -> None:
         """`changed` is set when there is something to exchange, or room for more claims."""
         self._link = link
         self._telemetry = telemetry
         self._changed = changed
         self.known: set[Claim] = set()
-        """Every claim of this worker that is not settled yet."""
+        """Claims of this worker that are not settled yet."""
         self.alone: set[Claim] = set()
-        """Known claims that must be alone. Until they are settled: a death before that takes the outcome along."""
+        """Known claims that must run alone, until they are settled: if the process died before that, the outcome would
+        be lost."""
         self.refusals = Refusals()
         """Outcomes and writes that the database refused, and that are tried again."""
         self._completed: deque[Completion] = deque()
@@ -68,17 +71,16 @@ class Ledger:
         self._broken: asyncio.Future[None] | None = None
         self._recordings: set[asyncio.Task[None]] = set()
         self._aside: set[Claim] = set()
-        """Claims whose run a transaction of somebody else holds locked. They wait for it, and nothing waits for
-        them."""
+        """Claims whose run is locked by another transaction. They wait for it, and no other claim waits for them."""
         self._put_off: dict[float, list[Settlement]] = {}
-        """Outcomes that were refused for a reason that may pass, by the seconds until they are tried again."""
+        """Outcomes that were refused for a reason that may pass, by the seconds until the next try."""
         self._unsettled = 0
         self._exchanging = True
         self._empty = asyncio.Event()
         self._empty.set()
 
     def __len__(self) -> int:
-        """How many outcomes the tables do not have yet."""
+        """Number of outcomes that the tables do not have yet."""
         return self._unsettled
 
     def expect(self, claims: Sequence[Claim]) -> None:
@@ -121,7 +123,7 @@ class Ledger:
 
     @property
     def completed(self) -> int:
-        """How many wait for an exchange."""
+        """Number of completed runs that wait for an exchange."""
         return len(self._completed)
 
     def take_completed(self) -> list[Completion]:
@@ -134,12 +136,12 @@ class Ledger:
         return [completed.popleft() for _ in range(GROUP)]
 
     def returned(self, group: Sequence[Settlement]) -> None:
-        """Settle what an exchange could not record, or did record and lost its answer."""
+        """Settle outcomes that an exchange could not record, or did record before its answer was lost."""
         for claim, outcome in group:
             self._ask(Entry(claim, outcome, repeated=True))
 
     def no_more_exchanges(self) -> None:
-        """Settle everything here from now on."""
+        """Settle every outcome here from now on."""
         self._exchanging = False
         completed, self._completed = self._completed, deque()
         for claim, outcome in completed:
@@ -148,6 +150,7 @@ class Ledger:
     def settled(
         self, group: Sequence[Settlement], lost: Collection[RunId], moves: Mapping[Claim, Move] = NOT_DECIDED
     ) -> None:
+        """Forget outcomes of `put` that the tables have now, or have refused."""
         self._unsettled -= len(group)
         self.written(group, lost, moves)
         if lost:
@@ -158,7 +161,8 @@ class Ledger:
     def written(
         self, group: Sequence[Settlement], lost: Collection[RunId] = (), moves: Mapping[Claim, Move] = NOT_DECIDED
     ) -> None:
-        """Forget these: the tables have their outcomes, or have refused them. Turns write ends of their children."""
+        """Forget claims whose outcomes the tables have, or have refused. Turns also write the ends of their
+        children."""
         if group:
             claims = [claim for claim, _ in group]
             self.refusals.forget_all(claims)
@@ -170,7 +174,7 @@ class Ledger:
         await self._empty.wait()
 
     async def save(self) -> None:
-        """Wait for the same, even if `run` has failed."""
+        """Wait until the tables have everything, even if `run` has failed."""
         if self._broken is None:
             async with in_background(self.run()):
                 await self.drained()
@@ -212,7 +216,7 @@ class Ledger:
         return [None] * len(group)
 
     async def _record(self, claim: Claim, outcome: CompletedWithin, completing: Awaitable[None]) -> None:
-        """A run that is completed by its body's own transaction."""
+        """Complete a run by the commit of its body's own transaction."""
         lost: set[RunId] = set()
         try:
             await completing
@@ -223,7 +227,7 @@ class Ledger:
             self.returned([(claim, await self._looked_up(claim, outcome, error))])
             return
         except NotRecorded as error:
-            # All that the body wrote is rolled back, and it is not to blame: another attempt does it again.
+            # The body's writes are rolled back, and the body is not to blame. Another attempt does them again.
             self._try_later(claim, Released(), error.cause, before=claim.attempt - 1)
             return
         except Exception as error:
@@ -232,24 +236,27 @@ class Ledger:
         self.settled([(claim, outcome)], lost)
 
     async def _looked_up(self, claim: Claim, outcome: Completed, error: Unavailable) -> Outcome:
-        """Look up what became of a commit that lost its answer: where the claim is gone, it was done.
+        """Look up whether a commit that lost its answer happened: it did if the claim is gone.
 
-        A commit that is still on its way holds its locks. Whoever settles the claim waits for them, and finds it done.
+        A commit that is still on its way holds its locks. Whatever settles the claim waits for those locks, and then
+        finds the run completed.
         """
         pause = 0.05
         while True:
             try:
                 held = await self._link.held([claim.claim_id])
             except Exception as looking:
-                log.warning("it cannot be looked up yet: %s", why(looking))
+                log.warning(
+                    "cannot look up whether %s %s was committed, will try again: %s", claim.name, claim.id, why(looking)
+                )
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, MOST)
             else:
                 return failed(error) if claim.fence in {each.fence for each in held} else Completed(outcome.result)
 
     async def _settle(self, group: Sequence[Settlement], *, repeated: bool = False) -> None:
-        """Settle a group, for as long as it takes. If it is refused as a whole, one by one: what is still refused then
-        is tried again later."""
+        """Settle a group, for as long as it takes. If the database refuses the group, settle its outcomes one by one,
+        and retry later what is still refused."""
         pause = 0.05
         while True:
             try:
@@ -258,7 +265,7 @@ class Ledger:
                 recorded = await self._link.settle(group, repeated=repeated)
             except Unavailable as error:
                 log.warning("%d outcomes wait for the database: %s", len(group), error)
-                # It may have committed before the answer was lost.
+                # The transaction may have committed before its answer was lost.
                 repeated = True
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 1.0)
@@ -268,7 +275,7 @@ class Ledger:
                 return self.settled(group, recorded.lost, recorded.moves)
 
     async def _free(self, group: Sequence[Settlement]) -> Sequence[Settlement]:
-        """Select the outcomes that can be settled now. A run that a transaction holds locked holds up no other."""
+        """Return the outcomes that can be settled now. Set those aside whose run another transaction holds locked."""
         blocked = await self._link.blocked([claim for claim, _ in group])
         if not blocked and not self._aside:
             return group
@@ -285,7 +292,7 @@ class Ledger:
         if len(group) > 1:
             log.warning("settling %d outcomes together failed, going one by one: %s", len(group), cause)
             for each in group:
-                # An earlier try of the group may have lost its answer only.
+                # The group may have committed, and only its answer was lost.
                 await self._settle([each], repeated=True)
             return
         ((claim, outcome),) = group
@@ -297,7 +304,7 @@ class Ledger:
             self._try_later(claim, outcome, cause)
 
     def _try_later(self, claim: Claim, outcome: Outcome, cause: Exception, *, before: int = 0) -> None:
-        """Try an outcome again later, and keep its claim meanwhile: the fault is ours or the schema's."""
+        """Retry an outcome later, and keep its claim until then: the fault is ours, or the schema's."""
         pause = self.refusals.add(claim, cause, before=before)
         together = self._put_off.setdefault(pause, [])
         if not together:

@@ -1,4 +1,4 @@
-"""The transaction in which a body writes, and with whose commit its run is completed."""
+"""The transaction in which a body writes, and whose commit completes its run."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from stepwell.worker.link import NotRecorded
 
 
 class LentTx:
+    """The own transaction of one attempt, on a connection that the worker lends."""
+
     def __init__(
         self, lending: Lending, statements: Statements, completed: Callable[[Claim, settle.Settled], None]
     ) -> None:
@@ -64,11 +66,11 @@ class LentTx:
     async def _finish(self, write: Callable[[Tx], Awaitable[None]]) -> None:
         lent = self._lent
         if lent is None:
-            raise WrongUse("the body returned before its current.tx() had begun: await what uses it")
+            raise WrongUse("the body returned before its current.tx() had begun: await the code that uses it")
         try:
             await self._commit(lent, write)
         except (asyncio.CancelledError, Unavailable):
-            # No answer may ever come on it. To hang up rolls back as well, unless the commit was heard.
+            # The connection may never answer again. Closing it rolls back, unless the server has received the commit.
             lent.connection.terminate()
             raise
         finally:
@@ -82,11 +84,13 @@ class LentTx:
 
     def _refuse_if_ended(self, lent: Lent) -> None:
         if not lent.connection.is_closed() and not lent.connection.is_in_transaction():
-            raise WrongUse("the body has ended the transaction of current.tx() itself: leave that to the block")
+            raise WrongUse(
+                "the body ended the transaction of current.tx() itself: do not commit or roll back in the block"
+            )
 
     async def _commit(self, lent: Lent, write: Callable[[Tx], Awaitable[None]]) -> None:
         if not self._kept:
-            raise WrongUse("the body returned while its current.tx() block was open: await what uses it")
+            raise WrongUse("the body returned while its current.tx() block was open: await the code that uses it")
         with reaching():
             self._refuse_if_ended(lent)
             async with asyncio.timeout(ANSWER):
@@ -96,7 +100,7 @@ class LentTx:
                     await lent.transaction.commit()
 
     async def _write(self, lent: Lent, write: Callable[[Tx], Awaitable[None]]) -> None:
-        """Do our own part of the body's transaction. The rest of it, and its commit, are the body's."""
+        """Write our own part of the body's transaction. An error here is ours, unless it is one of the data."""
         try:
             with reaching():
                 await write(borrow(lent.connection, self._statements))

@@ -1,7 +1,7 @@
-"""Whether a worker's event loop still goes round, as seen from the thread of its lease.
+"""A watchdog for the worker's event loop, run from the thread of the lease.
 
-Code that never comes back to the loop stops everything in that process but the lease: nobody else takes over what it
-holds, and nobody would know why nothing happens.
+Code that never returns to the loop stops everything in the process but the lease. No other worker would take over its
+runs, and nothing would say why.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from stepwell.replay.frames import Whose, place_of, whose
 from stepwell.telemetry import log
 
 STILL = 10.0
-"""Seconds for which a loop may not answer before an error is logged."""
+"""Seconds without an answer of the loop after which an error is logged."""
 
 
 class LoopWatchdog:
-    """Made on the loop's own thread."""
+    """Asks the loop now and then to answer. Made on the loop's own thread."""
 
     def __init__(self, ask: Callable[[Callable[[], None]], None]) -> None:
-        """`ask` has something called on the loop, soon, from any thread."""
+        """`ask` calls a function on the loop, soon, from any thread."""
         self._ask = ask
         self._thread = get_ident()
         self._asked_at: float | None = None
-        """The time at which the loop was asked, if it has not answered."""
+        """Time at which the loop was asked, if it has not answered."""
         self._told = False
 
     def feel(self) -> None:
-        """Log an error if the loop stands still, and a warning when it goes on again. Called from another thread, now
-        and then."""
+        """Log an error if the loop stands still, and a warning when it goes on. Called from another thread, now and
+        then."""
         asked = self._asked_at
         if asked is None:
             self._asked_at = time.monotonic()
@@ -52,7 +52,7 @@ class LoopWatchdog:
             log.warning("the event loop of this worker goes on, after %.0f s", time.monotonic() - asked)
 
     def _line(self) -> str:
-        """Find the innermost line of the user's code, or else the innermost line."""
+        """Find the innermost line of the user's code, else the innermost line."""
         innermost = frame = sys._current_frames().get(self._thread)
         while frame is not None:
             if whose(frame.f_code.co_filename) is Whose.USERS:

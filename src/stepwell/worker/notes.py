@@ -1,8 +1,8 @@
-"""Notes: progress and log lines of all bodies of a worker, gathered in memory and written in batches beside the work.
+"""Notes: progress and log lines of all bodies of a worker, gathered in memory and written in batches in the background.
 
-A body never waits for a note, whichever thread it speaks from. Notes are written every half second, or as soon as an
-attempt ends that made one. While the database is away they are kept, up to a bound; of progress only the last counts.
-Checkpoints are different: they are awaited, for they are promises.
+A body never waits for a note, on any thread. Notes are written every half second, and soon after the end of an attempt
+that made one. While the database is away they are kept, up to a limit; of progress only the last report counts.
+Checkpoints are different: a body awaits them, for they are promises.
 """
 
 from __future__ import annotations
@@ -29,23 +29,25 @@ T = TypeVar("T")
 Group = tuple[list[StepNote], list[LineNote], dict[Claim, Running]]
 
 EVERY, SOON = 0.5, 0.05
-"""Seconds between two writes; the second after an attempt that said something has ended."""
+"""Seconds between two writes; the second after the end of an attempt that made a note."""
 GROUP = 1000
-"""Lines, or steps, of one statement."""
+"""Limit of lines, and of steps, in one statement."""
 WAITING = 20_000
-"""Lines that may wait for the database. Beyond, they are left out, and counted."""
+"""Limit of lines that wait for the database. Further lines are dropped and counted."""
 
 
 class Notes:
+    """Gathers the notes of bodies, writes them, and serves checkpoints."""
+
     def __init__(self, link: Link, *, capture: int | None = None) -> None:
         self.capture = capture
         self._link = link
-        # A signal, or the collector of garbage, may log in the middle of it.
+        # Reentrant: a signal handler or a garbage collection may log while the lock is held.
         self._lock = threading.RLock()
         self._steps: dict[tuple[RunId, str], StepNote] = {}
         self._lines: list[LineNote] = []
         self._short: dict[Claim, Running] = {}
-        """Attempts of which lines were left out since the last write."""
+        """Attempts that had lines dropped since the last write."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stirred = asyncio.Event()
         self._soon = asyncio.Event()
@@ -67,7 +69,7 @@ class Notes:
         if taken:
             self._wake()
         else:
-            log.warning("%s %s tells of too many steps: no more than the first are kept", claim.name, claim.id)
+            log.warning("%s %s reports progress of too many steps: only the first ones are kept", claim.name, claim.id)
 
     def line(self, here: Running, level: str, logger: str, message: str) -> None:
         claim = here.claim
@@ -99,7 +101,7 @@ class Notes:
         if self._woken or self._loop is None:
             return
         self._woken = True
-        # A closed loop writes nothing any more.
+        # The loop may be closed already, and then nothing is written any more.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._stirred.set)
 
@@ -123,17 +125,19 @@ class Notes:
             try:
                 await self.flush()
             except Unavailable as error:
-                log.warning("progress and log lines wait for the database: %s", error)
+                log.warning("cannot write progress and log lines, will try again: %s", error)
                 self._stirred.set()
             except Exception:
-                log.exception("progress and log lines could not be written, and are left out")
+                log.exception("progress and log lines were dropped: they cannot be written")
             last = now()
 
     async def flush(self) -> None:
-        """Write what has gathered, once what is being written is."""
+        """Write all notes that were gathered, after the write that is under way."""
         async with self._writing:
             while True:
-                self._woken = False  # before looking: who still sees it set has added before we look
+                self._woken = (
+                    False  # before reading the notes: a thread that still sees it set has added its note before that
+                )
                 group = self._taken()
                 if not any(group):
                     return
@@ -173,7 +177,8 @@ class Notes:
         async def save(again: bool) -> int:
             while True:
                 version, saved = await self._link.save(claim, state, schema=schema, after=saves.last)
-                # If it was not this one, it was our own first try; or an earlier one, where one was given up.
+                # Refused, and this is a retry: the version there is our own first try, unless an earlier save was given
+                # up in doubt. Then it may be that one.
                 if saved or (again and not was_in_doubt):
                     return version
                 saves.last = version
@@ -191,7 +196,7 @@ class Notes:
         return asyncio.run_coroutine_threadsafe(asked, self._home).result()
 
     async def _at_home(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Ask on the worker's own loop, where its connections are: a thread may have a loop of its own."""
+        """Run a coroutine on the worker's own loop, where its connections are: a thread may have a loop of its own."""
         if asyncio.get_running_loop() is self._home:
             return await ask()
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(ask(), self._home))
@@ -199,12 +204,12 @@ class Notes:
     @property
     def _home(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
-            raise Unavailable("the worker has not begun, or is gone")
+            raise Unavailable("the worker has not started, or has stopped")
         return self._loop
 
 
 def _left_out(here: Running) -> LineNote:
     said, claim = noted(here), here.claim
     lines = "1 more line was" if said.dropped == 1 else f"{said.dropped} more lines were"
-    text = f"{lines} left out: an attempt keeps {said.lines} of those it wrote"
+    text = f"{lines} left out: {said.lines} lines of this attempt are kept"
     return LineNote(claim.id, claim.attempt, said.lines + 1, "WARNING", "stepwell", text, time.monotonic())

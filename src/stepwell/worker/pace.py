@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 
 AHEAD = 0.05
-"""Claims are made for as many quick bodies as will have ended this many seconds from now."""
+"""Seconds ahead for which claims are made: as many as quick bodies will have ended by then."""
 FAR_AHEAD = 0.1
-"""Children that a workflow starts on its own worker are claimed for this many seconds ahead. On another worker they
-would end later, and leave an arrival."""
+"""Seconds ahead for which a workflow's children are claimed on its own worker. On another worker they would end later,
+and leave an arrival."""
 KNOWN = 1000
-"""Names whose bodies are remembered."""
+"""Limit of names whose pace is remembered."""
 
 
 class Pace:
+    """The pace of bodies on a worker."""
+
     def __init__(self) -> None:
         self.ended = 0
         """Bodies that ended in their first step, so far."""

@@ -1,4 +1,4 @@
-"""One attempt of a task: from its claim to its outcome. Whatever the body does ends as a value here."""
+"""One attempt of a task, from its claim to its outcome. Whatever the body does ends as a value here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stepwell.model.run import OVERDUE, Error, Reason
 
 
 async def run_task(attempt: Running, body: Body, executor: Executor, *, begun: Callable[[], None]) -> Outcome:
-    """How the attempt ended. Raises only CancelledError, when the worker itself ends it."""
+    """Run the body, and return how the attempt ended. Raise only CancelledError, when the worker itself ends it."""
     running.set(attempt)
     try:
         try:
@@ -63,7 +63,7 @@ def overdue() -> Failed:
 
 def silent(seconds: float) -> Failed:
     message = (
-        f"the attempt gave no sign of life for {seconds:g} s, its heartbeat: "
+        f"the attempt gave no sign of life for {seconds:g} s, its heartbeat=: "
         "neither current.heartbeat(), nor progress, nor a checkpoint"
     )
     return Failed(Error("TimeoutError", message, Reason.TIMED_OUT, types=("TimeoutError", "OSError", "Exception")))

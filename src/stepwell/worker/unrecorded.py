@@ -1,6 +1,6 @@
-"""Outcomes that the database refuses to record, for a reason that is not in them: each is tried again, later and later.
+"""Outcomes that the database refuses to record, for a reason that is not in them: each is retried with a growing pause.
 
-The run stays running under its lease meanwhile. The tries end when the outcome is recorded, or its claim is lost.
+The run stays running under its lease meanwhile. The retries end when the outcome is recorded, or its claim is lost.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from stepwell.model.run import Claim
 from stepwell.model.worker import Unrecorded
 
 FIRST, MOST = 0.5, 30.0
-"""Seconds until the next try: after the first one, and at the most."""
+"""Seconds until the first retry, and at most."""
 TEXT = 500
-"""Characters of a message that are kept."""
+"""Limit of characters that are kept of a message."""
 
 
 class Refusals:
@@ -25,7 +25,8 @@ class Refusals:
         self._why = ""
 
     def add(self, claim: Claim, error: Exception, *, before: int = 0) -> float:
-        """Count a refusal; seconds until the next try. `before` counts those that earlier claims may have had."""
+        """Count a refusal, and return the seconds until the next try. `before` counts refusals that earlier claims may
+        have had."""
         if not self._tries:
             self._since = time.monotonic()
         tries = self._tries[claim] = self._tries.get(claim, before) + 1
@@ -48,5 +49,5 @@ class Refusals:
 
 
 def why(error: Exception) -> str:
-    """The first line of an error. A server's details quote the row, and so the user's input and result."""
+    """Return the first line of an error. The server's details would quote the row, with the user's input and result."""
     return f"{type(error).__name__}: {error}".partition("\n")[0][:TEXT]

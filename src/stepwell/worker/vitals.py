@@ -1,4 +1,4 @@
-"""How a worker's process fares: what its lease's thread reads before each sample."""
+"""The vitals of a worker's process, read by the lease's thread before each sample."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if sys.platform != "win32":
 
 
 class Meter:
-    """Processor time is a difference: between one reading and the next."""
+    """Reads the vitals. Processor time is the difference between two readings."""
 
     def __init__(self) -> None:
         self._read_at, self._used = time.monotonic(), time.process_time()
@@ -26,7 +26,8 @@ class Meter:
 
 
 def memory() -> int:
-    """Bytes of this process that are in memory; where that is not told, the most that ever were."""
+    """Return the bytes of this process that are in memory; where the system does not tell, the highest number so
+    far."""
     if sys.platform == "linux":
         with open("/proc/self/statm", "rb") as told:
             return int(told.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

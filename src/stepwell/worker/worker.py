@@ -54,7 +54,7 @@ class Worker:
         lease: timedelta,
         capture: int | None = None,
     ) -> None:
-        """`capture` is the level from which on the log lines of bodies are kept."""
+        """`capture` is the lowest level of log lines that are kept of bodies."""
         self._link = link
         self._telemetry = telemetry
         self._lease = Lease(link, lease, lost=self._lease_lost, back=self._lease_back, load=self._load)
@@ -118,8 +118,8 @@ class Worker:
         self._attempts.abandon()
 
     async def _save(self) -> None:
-        """Record what is known after a failure of ours, so that nothing that ended is run again, and attempts that have
-        not ended do not fail for it."""
+        """Record what is known after a failure of ours. Runs that ended are not executed again, and attempts that have
+        not ended do not count as failed."""
         self._lanes.close()
         self._ledger.no_more_exchanges()
         self._attempts.end_all(Released())
@@ -131,7 +131,7 @@ class Worker:
             await in_time(FLUSH, self._ledger.save())
 
     async def stopped(self) -> None:
-        """Wait until a stopping worker has recorded what it could, and left."""
+        """Wait until a stopping worker has recorded what it could, and has left."""
         await self._gone.wait()
 
     async def _flushed(self) -> None:
@@ -150,7 +150,7 @@ class Worker:
     # -- lease and cancellations
 
     def _lease_lost(self) -> None:
-        log.error("the lease is lost: other workers may run what is held here, so all attempts are ended")
+        log.error("the lease is lost: other workers may claim the runs of this worker, so all its attempts are ended")
         self._lanes.close()
         self._attempts.end_all(Released())
 
@@ -166,14 +166,14 @@ class Worker:
             self._watch.look.set()
 
     async def _unblock(self) -> None:
-        """Wake workflows that wait for other code, and may fit ours: at once, and now and then, since one may come to
-        wait while older code still runs beside ours."""
+        """Wake workflows that wait for other code, and may fit ours: at once, and then now and then. More of them may
+        come while older code still runs on other workers."""
         while True:
             try:
                 if await self._link.unblock():
                     self._lanes.heard()
             except Unavailable as error:
-                log.warning("workflows that wait for other code wait for the database: %s", error)
+                log.warning("cannot wake workflows that wait for other code, will try again: %s", error)
                 await asyncio.sleep(1.0)
             else:
                 await asyncio.sleep(UNBLOCK)

@@ -1,1 +1,1 @@
-"""Claims: where to look for work next, and how it comes in."""
+"""Claiming: where to look for work next, and the loops that claim it."""

@@ -1,11 +1,10 @@
-"""The frontier: decides where a worker claims next. Times in, orders out: it does no I/O.
+"""The frontier decides where a worker claims next. Times in, orders out: it does no I/O.
 
-A *look* asks every queue from its front, and so finds whatever there is. But the front of a busy queue is
-where the entries of all that was taken lie, dead and perhaps not yet to be cleared away, and a look has to
-step over each of them. So between two looks a worker goes on in the queues that gave their whole share, each
-behind the last run that it took there. What comes to stand before that place, being more urgent or tried
-again, or committed later than it was made, waits for the next look: a tenth of a second, or three times as long
-as a look takes.
+A *look* asks every queue from its front, and so finds all there is. But at the front of a busy queue lie the dead index
+entries of all the runs that were taken, which perhaps cannot be cleared away yet, and a look has to step over each of
+them. So between two looks a worker goes on in the queues that gave their whole share, each behind the last run that it
+took there. A run that appears before that place waits for the next look: because it is more urgent, is tried again, or
+was committed later than its id was made. That takes a tenth of a second, or three times as long as a look takes.
 
 An idle worker that hears of work in one queue asks that one only.
 """
@@ -24,35 +23,37 @@ from stepwell.model.run import Claim, Claimed, Place
 LOOK = 0.1
 """Seconds between looks while queues are busy."""
 CHEAP = 0.05
-"""Seconds that a look may take, and still be the answer to every announcement of work."""
+"""Longest look, in seconds, that may follow every announcement of work."""
 EFFORT = 3
-"""A look that is not cheap is followed by a pause this many times as long as it took."""
+"""A look that is not cheap is followed by a pause, this many times as long as the look."""
 KNOWN = 1000
-"""Queues whose ends are remembered."""
+"""Limit of queues whose ends are remembered."""
 
 Next = Literal["look", "go on", "ask", "wait"]
 
 
 @dataclass(frozen=True, slots=True)
 class Going:
-    """The places to go on from, and up to how many runs to take from each."""
+    """An order to go on: the places to go on from, and the number of runs to take from each."""
 
     places: Sequence[Place]
     share: int
     since: int
-    """The look that it follows: the answer counts only until the next."""
+    """Number of the look that it follows. Its answer counts only until the next look."""
 
 
 class Frontier:
+    """The places where a worker claims next, and what it heard of new work."""
+
     def __init__(self) -> None:
         self._places: dict[str, Place] = {}
         self._busy: set[str] = set()
         self._work = True
-        """New work was announced, and no lane has claimed since."""
+        """True if new work was announced, and no lane has claimed since."""
         self._asked: str | None = None
-        """The queue to ask, if work was announced in that one only."""
+        """Queue to ask, if work was announced in that queue only."""
         self._owed = False
-        """A look is due: there may be something at the front of a queue."""
+        """True if a look is due: there may be something at the front of a queue."""
         self._looking = False
         self._looks, self._looked, self._cost = 0, -1e9, 0.0
 
@@ -75,7 +76,7 @@ class Frontier:
         return "go on" if self._work and self._places and self._cost >= CHEAP else "wait"
 
     def rest(self, now: float) -> float | None:
-        """Seconds until there is something to do without a word from outside."""
+        """Return the seconds until there is something to do without an announcement; None if there is nothing."""
         if self._looking or not (self._work or self._owed):
             return None
         return 0.0 if self._cost < CHEAP else max(0.0, self._looked + EFFORT * self._cost - now)
@@ -89,7 +90,7 @@ class Frontier:
     def look_ends(self, claimed: Claimed, *, began: float, now: float) -> None:
         self._looking, self._looked, self._cost = False, now, now - began
         self._looks += 1
-        # A run that must be alone is taken out of its turn: it says nothing about its queue.
+        # A run that must be alone is taken out of order: it does not show how far the queue was read.
         claims = [claim for claim in claimed.claims if not claim.alone]
         given = Counter([claim.queue for claim in claims])
         full = {queue for queue, count in given.items() if count >= claimed.share}
@@ -98,7 +99,7 @@ class Frontier:
         if len(self._places) > KNOWN:
             self._places = {queue: self._places[queue] for queue in self._busy & self._places.keys()}
         for queue in full:
-            # Nothing was left before its last run at this moment: go on from there, however far the place had moved.
+            # The look left nothing before its last run: go on from that run, even if the place was further ahead.
             self._places.pop(queue, None)
         self._advance(_in_order(claims, claimed.share))
 
@@ -130,12 +131,12 @@ class Frontier:
             if given[place.queue] >= going.share:
                 self._busy.add(place.queue)
             else:
-                # Its end is reached. What there may be at its front is for a look to find.
+                # The end of the queue is reached. Only a look can find new runs at its front.
                 self._busy.discard(place.queue)
                 self._owed = True
 
     def _advance(self, claims: Sequence[Claim]) -> None:
-        # They come in the order of their ids: of each priority the last one stays.
+        # Claims come in the order of their ids: the dict keeps the last one of each priority.
         for (queue, priority), claim in {(claim.queue, claim.priority): claim for claim in claims}.items():
             place = self._places.get(queue)
             if place is None or (priority, claim.id) > (place.priority, place.id):
@@ -143,8 +144,8 @@ class Frontier:
 
 
 def _in_order(claims: Sequence[Claim], share: int) -> Sequence[Claim]:
-    """Select the claims of a look that say how far it came. A tenth of a share may be less urgent runs, taken for their
-    age."""
+    """Select the claims of a look that show how far it came. Up to a tenth of a share are less urgent runs, taken for
+    their age."""
     urgencies: dict[str, list[int]] = {}
     for claim in claims:
         urgencies.setdefault(claim.queue, []).append(claim.priority)

@@ -26,24 +26,25 @@ from stepwell.worker.link import Completion, Link
 
 LANES = 2
 BATCH = 500
-"""The most claims of one call: with more, the database and the bodies wait longer for each other."""
+"""Limit of claims in one call: with more, the database and the bodies wait longer for each other."""
 MOST = 3 * BATCH
-"""The most claims in line for slots that will soon be free."""
+"""Limit of claims in line for slots that will soon be free."""
 MOST_HERE = 10_000
-"""The most children that a workflow on this worker may have in line."""
+"""Limit of children in line that a workflow starts on its own worker."""
 POLL = 5.0
 POLL_DEAF = 0.25
 """Seconds between polls when no wake arrives; the second while wakes cannot arrive."""
 STRIDE, MOST_STRIDE = 0.02, 2.0
-"""Seconds until the limit keys behind those that were looked at have their turn; longer and longer where none of them
-gave anything, until something is heard."""
+"""Seconds until the next limit keys are looked at. The pause doubles while none of them gives anything, until something
+is heard."""
 UNSETTLED = 2000
-"""Outcomes that may be on their way to the tables, beside two for each slot, before claims have to wait."""
+"""Outcomes that may be on their way to the tables, in addition to two for each slot, before claims have to wait."""
 NOTHING = Order(ClaimId(UUID(int=0)), (), 0)
 
 
 class Asking:
-    """A statement on its way. A class and no generator, which would cost as much as all that is done here."""
+    """A statement on its way. It is a class, since a generator would cost as much as everything else that is done
+    here."""
 
     __slots__ = ("_claim_id", "_lanes", "_limit", "_timeout")
 
@@ -65,6 +66,8 @@ class Asking:
 
 
 class Lanes:
+    """Two loops that claim runs and exchange completed ones."""
+
     def __init__(
         self,
         link: Link,
@@ -76,7 +79,8 @@ class Lanes:
         changed: asyncio.Event,
         look: asyncio.Event,
     ) -> None:
-        """`changed` wakes the lanes; `look` is set when there may be a claim of which we did not hear."""
+        """`changed` wakes the lanes; `look` asks the watch to compare, since there may be a claim that is not known
+        here."""
         self._link = link
         self._attempts = attempts
         self._ledger = ledger
@@ -87,12 +91,12 @@ class Lanes:
         self._changed = changed
         self._was_alone = False
         self._limited_at = math.inf
-        """The time of the next look for limited work."""
+        """Time of the next look for limited work."""
         self._limited_looked = -math.inf
         self._others = False
-        """Whether there was limited work at the last look."""
+        """True if there was limited work at the last look."""
         self._plain_is_next = False
-        """Limited work went first the last time: now the queues without a limit do."""
+        """True if limited work went first the last time: it is the turn of queues without a limit."""
         self._stride = STRIDE
         self._ordered = 0
         self._flying = 0
@@ -103,9 +107,9 @@ class Lanes:
         self._coming: set[ClaimId] = set()
         self._witnesses: list[set[ClaimId]] = []
         self.claimed = 0
-        """Claims so far."""
+        """Number of claims so far."""
         self.unanswered: set[ClaimId] = set()
-        """Claims that were asked for, and whose answer was lost."""
+        """Claim ids whose statement was sent, and whose answer was lost."""
 
     def heard(self, queue: str | None = None) -> None:
         """Note that there may be work, in this queue or anywhere."""
@@ -114,16 +118,17 @@ class Lanes:
         self._changed.set()
 
     def open(self) -> None:
-        """The lease is held: there may be claims."""
+        """Begin to claim: the lease is held."""
         self._open = True
         self.heard()
 
     def close(self) -> None:
+        """Claim nothing for now: the lease is lost."""
         self._open = False
 
     def stop(self, patience: float) -> None:
-        """Claim no more. Statements on their way may take `patience` seconds: a database that does not answer must
-        not hold up the worker. What they claim is found in the table, or reaped."""
+        """Claim no more. Statements on their way get `patience` seconds, so that a database that does not answer cannot
+        hold up the worker. Runs that they claim are found in the table, or reaped."""
         self._stopping.set()
         self._changed.set()
         for timeout in self._patience:
@@ -132,7 +137,7 @@ class Lanes:
 
     @contextmanager
     def claims_on_their_way(self) -> Iterator[set[ClaimId]]:
-        """The ids of all claims that are on their way, now or at some time in the block."""
+        """Collect the ids of all claims that are on their way at some time in the block."""
         witness = set(self._coming)
         self._witnesses.append(witness)
         try:
@@ -157,7 +162,7 @@ class Lanes:
             try:
                 await self._go(poll=poll)
                 if self._attempts.stepping:
-                    await asyncio.sleep(0)  # what was claimed has its turn first: this lane may take its end along
+                    await asyncio.sleep(0)  # new bodies run first: this lane may take their outcomes along
                 pause = 0.05
             except (Unavailable, TimeoutError) as error:
                 log.warning("claiming waits for the database: %s", error)
@@ -168,7 +173,7 @@ class Lanes:
         """Do what there is to do at this moment, or wait until there is something."""
         now = asyncio.get_running_loop().time
         if self._was_alone and not self._ledger.alone:
-            # There may be another run that had to wait until it could be alone.
+            # Another run may have waited until it could be alone.
             self.heard()
         self._was_alone = bool(self._ledger.alone)
         if self._flying and self._attempts.stepping and self._ledger.completed < BATCH:
@@ -203,7 +208,7 @@ class Lanes:
         if seconds is None:
             await self._changed.wait()
         elif await in_time(seconds, self._changed.wait()):
-            await asyncio.sleep(0)  # what the other lane sends leaves at the end of this turn of the loop
+            await asyncio.sleep(0)  # let the other lane send its statement first, in this iteration of the loop
         elif seconds:
             self._frontier.heard()
 
@@ -244,7 +249,7 @@ class Lanes:
         """Claim from the one queue that was announced. A look finds what cannot be claimed in this way."""
         claim_id, began = new_claim_id(), now()
         if (queue := self._frontier.ask()) is None:
-            return  # the other lane asks
+            return  # the other lane has taken the queue
         claimed = Claimed([], limit, others=True)
         try:
             async with self.asking(claim_id, limit):
@@ -259,18 +264,18 @@ class Lanes:
         return self._limited_at <= now and self._open and not self._stopping.is_set()
 
     def _limited_is_next(self, now: float) -> bool:
-        """Whether limited work goes first, for half of the room: a busy queue would leave it nothing."""
+        """Tell whether limited work goes first, for half of the room: a busy queue would leave it nothing."""
         return self._limited_is_due(now) and not self._plain_is_next and now >= self._limited_looked + LOOK
 
     def _may_look_at_limited(self, now: float) -> bool:
-        """Whether limited work can be claimed: never more than there is room for now, since what waited here would hold
-        up other workers."""
+        """Tell whether limited work can be claimed. Never more than there is room for now: claims that waited here
+        would hold up other workers."""
         return self._limited_is_due(now) and self._free > 0
 
     async def _look_at_limited(self, limit: int, now: Callable[[], float]) -> None:
         claim_id, self._limited_at = new_claim_id(), math.inf
         self._limited_looked = now()
-        claimed = ClaimedLimited([], 0.0)  # if it fails: again, as soon as it can be asked
+        claimed = ClaimedLimited([], 0.0)  # stays if the statement fails: retry as soon as possible
         try:
             async with self.asking(claim_id, limit):
                 claimed = await self._link.claim_limited(claim_id, limit, alone=not self._ledger.alone)
@@ -303,7 +308,7 @@ class Lanes:
         if completed:
             self._ledger.settled(completed, exchanged.lost)
             if self._others:
-                # One of them may have counted, though it was claimed before there was a limit.
+                # One of the completed runs may have counted for a limit, even if it was claimed before there was one.
                 self._limited_at = min(self._limited_at, self._limited_looked + LOOK)
         if going is not None:
             self._frontier.went_on(going, exchanged.claims)
@@ -326,7 +331,7 @@ class Lanes:
         self._patience.discard(timeout)
         self._ordered -= limit
         self._flying -= 1
-        # Not at once: what was claimed begins before the other lane has its turn.
+        # Not at once: the claimed bodies begin before the other lane goes on.
         asyncio.get_running_loop().call_soon(self._changed.set)
         if claim_id is not None:
             self._coming.discard(claim_id)
@@ -343,18 +348,21 @@ class Lanes:
 
     @property
     def resting(self) -> int:
+        """Number of turns that have lent their slot."""
         return len(self._attempts.resting)
 
     def rest(self, claim: Claim, rests: bool) -> None:
+        """Lend the slot of a turn, or take it back."""
         self._attempts.rest(claim, rests)
 
     def begin(self, claims: Sequence[Claim]) -> None:
+        """Begin the attempts of new claims, the most urgent first."""
         if not claims:
             return
         self.claimed += len(claims)
         self._telemetry.tell("worker.claimed", claims=claims)
         if self._stopping.is_set() or not self._open:
-            # These were on their way when `stop`, or the loss of the lease, ended all attempts.
+            # The claims were on their way when `stop`, or the loss of the lease, ended all attempts.
             for claim in claims:
                 self._attempts.give_back(claim)
             return

@@ -1,4 +1,4 @@
-"""The watch: compares the claims that are known here with those that the table gives to this worker."""
+"""The watch compares the claims that are known here with those that the table gives to this worker."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ WATCH_ALL = 10.0
 
 
 class Watch:
+    """Finds lost claims, and claims whose answer was lost."""
+
     def __init__(self, link: Link, attempts: Attempts, ledger: Ledger, lanes: Lanes, *, look: asyncio.Event) -> None:
         """`look` asks for a comparison at once."""
         self._link = link
@@ -29,8 +31,11 @@ class Watch:
         self.look = look
 
     async def run(self) -> None:
-        """Compare with the table: every second the claims that were here the second before, on an announcement all that
-        are here, and now and then all that the table has; the longer that takes, the less often."""
+        """Compare with the table until cancelled.
+
+        Every second the claims that were known the second before are compared; on an announcement all known claims; and
+        now and then all claims in the table, the less often the longer that takes.
+        """
         now = asyncio.get_running_loop().time
         next_all = now() + WATCH_ALL
         last: set[Claim] = set()
@@ -48,15 +53,15 @@ class Watch:
             try:
                 await self.compare(claims, everything=everything)
             except Unavailable as error:
-                log.warning("the watch waits for the database: %s", error)
+                log.warning("cannot compare claims with the database, will try again: %s", error)
                 await asyncio.sleep(WATCH / 4)
             else:
                 if everything:
                     next_all = now() + max(WATCH_ALL, 20 * (now() - began))
 
     async def compare(self, claims: Collection[Claim] | None = None, *, everything: bool = True) -> None:
-        """Compare what is held here, or these claims of it, with what the table says. Claims that are on their way
-        meanwhile are left out."""
+        """Compare the claims held here, or some of them, with the table. Claims that are on their way meanwhile are
+        left out."""
         claims = self._ledger.known if claims is None else claims
         before, known = self._attempts.snapshot().intersection(claims), {claim.fence for claim in claims}
         with self._lanes.claims_on_their_way() as coming:

@@ -1,1 +1,1 @@
-"""Turns of workflows: code, what it writes, and its steps."""
+"""Turns of workflows: their code, their writes, and their steps."""

@@ -1,4 +1,4 @@
-"""A draft: the events of a turn that are not written yet. The code of a workflow runs ahead of what is written."""
+"""A draft: the events of a turn that are not written yet. The code of a workflow runs ahead of its writes."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from stepwell.replay.replay import Replay
 from stepwell.telemetry import log
 
 PART = 400
-"""Events, or starts, that are written before the rest of what the code asks for upon the same arrival."""
+"""Limit of events, or starts, in one write. What the code asked for on the same arrival follows in the next writes."""
 LONG = 0.5
-"""Seconds for which the code may compute before a warning is logged."""
+"""Seconds of computing in the code after which a warning is logged."""
 
 _CANCELS = frozenset({EventType.TASK_CANCELLED, EventType.CHILD_CANCELLED})
 
@@ -36,20 +36,20 @@ class Draft:
         self._claim = claim
         self.replay = replay
         self.full: deque[Advance] = deque()
-        """Pages with so much to start that nothing else is added to them: the next writes hold one each."""
+        """Full pages, with so many starts that nothing is added to them. Each is one of the next writes."""
         self.advance = Advance(claim, seen=seen)
         """The last page."""
         self.calls: list[StepCall] = replay.take_steps()
-        """Steps that were asked for, and begin once all of it is written."""
+        """Steps that the code asked for. They begin once all of the draft is written."""
 
     @property
     def has_more(self) -> bool:
-        """Whether there is something to write, or the code is not at rest."""
+        """True if there is something to write, or the code is not at rest."""
         return bool(self.advance.events or self.calls or self.full or self.replay.line)
 
     @property
     def listens(self) -> bool:
-        """Whether the code can be told of something now."""
+        """True if the code can be told of an event now."""
         return self.replay.ended is None and not self.replay.line
 
     @property
@@ -71,8 +71,8 @@ class Draft:
         self._tell(event, None)
 
     def deliver_ends(self, ended: deque[tuple[Claim, Completed]], at: datetime, most: int) -> None:
-        """Tell the code of up to `most` ends of children, one after the other, and record what it asks for. It may stop
-        listening before."""
+        """Tell the code of up to `most` ends of children, one after the other, and record what it asks for. The code
+        may stop listening before."""
         ends = self._ends(ended, max(at, self.replay.now), most)
         while self.listens and (first := next(ends, None)) is not None:
             self._tell(first, ends)
@@ -160,18 +160,18 @@ class Draft:
         return page
 
     def _cut(self, page: Advance, last: Start) -> Advance:
-        """Take what stands before the end of this start, for a write of its own. What the code asks for upon one
-        arrival may be written in parts: the last event of each part says that there is more."""
+        """Take the part of a page up to this start, for a write of its own. The commands on one arrival may be written
+        in parts: the last event of each part says that there is more."""
         count = PART
         while page.starts[count - 1] is not last:
             count += 1
-        place = count  # or behind: there are other events, too
+        place = count  # or later, since the page has events that are no starts
         while page.events[place - 1].run_id != last.id:
             place += 1
         part = replace(page, events=page.events[:place], starts=page.starts[:count], cancels=[])
         part.events[-1].more = True
         part.recorded = part.events[-1].idx
-        # The page began with fewer starts than these: whatever was told to the code came before.
+        # Whatever the code was told stands in the part: a page takes no new event once it has so many starts.
         page.events, page.starts = page.events[place:], page.starts[count:]
         page.children, page.took, page.tx = [], False, None
         if page.published is not None:

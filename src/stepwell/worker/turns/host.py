@@ -17,14 +17,14 @@ from stepwell.model.turn import Advance, Advanced, News, Written
 from stepwell.worker.turns.run_step import Steps
 
 Wrote = tuple[Advanced, Set[RunId]]
-"""The answer to a write: where it left the run, and the runs that were to run here and do not."""
+"""The answer to a write: where it left the run, and the runs that were to run here but do not."""
 
 
 class Waiter(Protocol):
     """A turn that is offered the ends of its children."""
 
     def takes(self, claim: Claim, outcome: Outcome) -> bool:
-        """Whether the end of a run of its own is written with what follows from it here."""
+        """Take the end of a child, to write it with its consequences. Return False if this turn cannot."""
         ...
 
 
@@ -36,26 +36,26 @@ class Host(Protocol):
     def ask_news(self, claim: Claim, told: Callable[[News | BaseException], None]) -> None: ...
 
     def write(self, advance: Advance, told: Callable[[Wrote | BaseException], None]) -> None:
-        """Write, and tell where that left the run, and what was to run here and does not; ClaimLost if it was
+        """Write, and pass on where that left the run, and which runs were to run here but do not; ClaimLost if it was
         refused."""
         ...
 
     def can_run(self, starts: Sequence[Start], *, slots: int) -> Sequence[Start]:
-        """Select the runs that this worker could run at once, with so many slots beside those that are free."""
+        """Select the runs that this worker could run at once, with so many slots in addition to those that are free."""
         ...
 
     def may_claim(self, starts: Sequence[Start]) -> Sequence[Start]:
-        """Select the runs that this worker may claim before long, so that it is worth staying for them."""
+        """Select the runs that this worker may claim before long, so that the turn should stay for them."""
         ...
 
     def expect(self, ids: Collection[RunId], turn: Waiter) -> None:
-        """The ends of these runs of its own are offered to this turn, if they run here."""
+        """Offer the ends of these runs to this turn, if they run here."""
         ...
 
     def expect_no_more(self, ids: Collection[RunId], turn: Waiter) -> None: ...
 
     def rest(self, attempt: Running, rests: bool) -> None:
-        """Whether it needs its slot: one that only waits for runs of its own does not."""
+        """Lend the turn's slot, or take it back. A turn that only waits for its children needs none."""
         ...
 
     def settle(self, claim: Claim, outcome: Outcome) -> None: ...
@@ -70,7 +70,7 @@ class Claiming(Protocol):
 
     @property
     def resting(self) -> int:
-        """Turns that need no slot, since they only wait for their children."""
+        """Number of turns that need no slot, since they only wait for their children."""
         ...
 
     def rest(self, claim: Claim, rests: bool) -> None: ...

@@ -1,8 +1,9 @@
-"""The inbox of a turn: what has come and is told to the code, in which order, and as far as the code listens.
+"""The inbox of a turn: events that have come, and the order in which the code is told of them.
 
     ends of its steps ──► ends of its children ──► arrivals ──► timers
 
-Timers come last: what arrived before their time wins, word of it or not, and so none fires before a look for arrivals.
+Timers come last: an arrival from before their time wins, even if its announcement was lost. So no timer fires before a
+look for arrivals.
 """
 
 from __future__ import annotations
@@ -16,42 +17,45 @@ from stepwell.model.outcome import Completed
 from stepwell.model.run import Claim
 from stepwell.model.turn import Advanced, News
 from stepwell.worker.turns.drafts import Draft
-from stepwell.worker.turns.run_step import OfTurn
+from stepwell.worker.turns.run_step import TurnSteps
 
 AT_ONCE = 100
-"""Ends of children that the code is told of, before the rest of the event loop has a turn."""
+"""Ends of children that the code is told of before the event loop serves other tasks."""
 
 
 class Inbox:
+    """Events that have come for a turn, and that the code was not told of yet."""
+
     __slots__ = (
         "_began", "_draft", "_read_at", "_replay", "_steps", "arrivals", "asking", "ended", "heard", "looked_at",
         "pausing", "seen",
     )  # fmt: skip
 
-    def __init__(self, draft: Draft, news: News, steps: OfTurn) -> None:
+    def __init__(self, draft: Draft, news: News, steps: TurnSteps) -> None:
         self._draft, self._replay = draft, draft.replay
         self._began, self._read_at = news.now, news.read_at
         self._steps = steps
         self.ended: deque[tuple[Claim, Completed]] = deque()
-        """Children that ran here."""
+        """Children that ran here and have ended."""
         self.arrivals = news.arrivals
         self.seen = news.arrived - len(news.arrivals)
-        """How many arrivals the code was told of."""
+        """Number of arrivals that the code was told of."""
         self.looked_at = news.now
-        """The time of the last look for arrivals."""
+        """Time of the last look for arrivals."""
         self.heard = False
-        """Arrivals are to be looked for: there was word of one, or a timer is about to fire."""
+        """True if a look for arrivals is needed: one was announced, or a timer is about to fire."""
         self.asking = False
-        """The answer to such a look is on its way."""
+        """True while the answer to such a look is on its way."""
         self.pausing = news.pausing
-        """The run is to be paused when its turn ends."""
+        """True if the run is to be paused when its turn ends."""
 
     def __len__(self) -> int:
         return len(self.ended) + len(self.arrivals) + len(self._steps.done)
 
     @property
     def is_busy(self) -> bool:
-        """Whether there is something to tell, or arrivals are looked for, or the run is to be paused."""
+        """True if there is something to tell, or a look for arrivals is due or on its way, or the run is to be
+        paused."""
         return bool(
             self._steps.done or self.ended or self.arrivals or self.heard or self.asking or self.pausing
         )  # fmt: skip
@@ -61,17 +65,21 @@ class Inbox:
         self.arrivals, self.looked_at, self.pausing = news.arrivals, news.now, news.pausing
 
     def wrote(self, advanced: Advanced) -> None:
-        """Take what a write has found."""
+        """Note what a write has found: arrivals, and a request to pause."""
         self.heard = self.heard or advanced.arrived > self.seen
         self.pausing = advanced.pausing
 
     def now(self) -> datetime:
-        """The database's time, as told from here. Seconds are passed by position: by name it takes twice as long."""
+        """Return the database's time, computed with this machine's clock. Seconds are passed by position: by name it
+        takes twice as long."""
         return self._began + timedelta(0, time.monotonic() - self._read_at)
 
     def tell(self) -> None:
-        """Tell the code what has come. No timer fires before arrivals were looked for. If the run is to be paused the
-        code is told only of the ends of its steps: upon all else something new would begin."""
+        """Tell the code what has come. No timer fires before a look for arrivals.
+
+        If the run is to be paused, the code is told only of the ends of its steps: any other event would begin
+        something new.
+        """
         if self._steps.done:
             self._tell_steps()
         if self.pausing:
@@ -84,7 +92,7 @@ class Inbox:
             self.heard = self._fire()
 
     def _tell_steps(self) -> None:
-        """Tell the ends of steps; of those with a transaction of their own, one at a time."""
+        """Tell the code of steps that have ended; only one at a time if the step has a transaction of its own."""
         steps, draft = self._steps, self._draft
         while (step := steps.next_done()) is not None and draft.advance.tx is None and self._draft.listens:
             steps.done.popleft()
@@ -94,15 +102,15 @@ class Inbox:
         arrivals, self.arrivals = self.arrivals, []
         for place, event in enumerate(arrivals):
             if not self._draft.listens:
-                self.arrivals = arrivals[place:]  # or for the code that begins anew, if it does
+                self.arrivals = arrivals[place:]  # kept for the next code, should this one continue as new
                 return
             if event.idx > self.seen:
                 self.seen = event.idx
                 self._draft.deliver(event, arrived=event.idx)
 
     def _fire(self) -> bool:
-        """Fire timers in the order of their time: what those of one moment wake may cancel the next. Return whether
-        arrivals are to be looked for before one can fire."""
+        """Fire timers in the order of their time: code woken by one may cancel the next. Return True if a look for
+        arrivals is needed before one can fire."""
         replay = self._replay
         while self._draft.listens and (due := replay.timers.due) is not None:
             moment = replay.timers.due_by(self.now())

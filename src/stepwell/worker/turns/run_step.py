@@ -22,7 +22,7 @@ from stepwell.worker.first_steps import FirstSteps
 from stepwell.worker.run_task import failed, timed_out
 
 MOST, STRETCH = 40, 0.012
-"""Steps, or seconds of their first steps, after which the rest of the event loop has a turn. So many are then written
+"""Steps, or seconds of first steps, after which the event loop serves other tasks. So many steps are then written
 together, while others go on."""
 
 Done = tuple[bytes, OwnTx | None]
@@ -37,14 +37,14 @@ class LastAttemptFailed(Exception):
     attempt: int
 
 
-class UnderWay(Struct, eq=False):
+class RunningStep(Struct, eq=False):
     """A step that was begun, or is in line."""
 
     call: StepCall
     attempt: Running
-    """The attempt of its workflow."""
-    told: Callable[[UnderWay], None]
-    """Called at its end, unless it was given up."""
+    """Attempt of the workflow that called it."""
+    told: Callable[[RunningStep], None]
+    """Callback for its end. Not called if it was given up."""
     task: asyncio.Task[None] | None = None
     given_up: bool = False
     done: Done | None = None
@@ -59,11 +59,11 @@ class UnderWay(Struct, eq=False):
 
     @property
     def tx(self) -> OwnTx | None:
-        """The transaction with whose commit its end is recorded."""
+        """The transaction whose commit records its end, if it has one."""
         return None if self.done is None else self.done[1]
 
     def event(self, at: datetime) -> Event:
-        """The end of the step, as the history has it."""
+        """Return the end of the step as an event of the history."""
         call, error = self.call, self.error
         if self.done is not None:
             return Event(
@@ -95,28 +95,28 @@ class Steps:
 
     def __init__(self, executors: Mapping[str, Executor]) -> None:
         self._executors = executors
-        # Two turns of the loop: in the first those that are written together are gathered, in the second they leave.
-        self._first: FirstSteps[UnderWay, Done] = FirstSteps(self, stretch=STRETCH, most=MOST, turns=2)
+        # Two iterations of the loop: the first gathers the ends that are written together, the second sends them.
+        self._first: FirstSteps[RunningStep, Done] = FirstSteps(self, stretch=STRETCH, most=MOST, turns=2)
 
-    def begin(self, step: UnderWay) -> None:
+    def begin(self, step: RunningStep) -> None:
         self._first.add([step])
 
     def has_room(self) -> bool:
         return True
 
-    def coroutine_of(self, step: UnderWay) -> Coroutine[Any, Any, Done] | None:
+    def coroutine_of(self, step: RunningStep) -> Coroutine[Any, Any, Done] | None:
         return None if step.given_up else run_step(step.call, step.attempt, self._executors)
 
-    def waits(self, step: UnderWay, task: asyncio.Task[None]) -> None:
+    def waits(self, step: RunningStep, task: asyncio.Task[None]) -> None:
         step.task = task
 
-    def ended(self, step: UnderWay, result: Done | None, error: BaseException | None) -> None:
+    def ended(self, step: RunningStep, result: Done | None, error: BaseException | None) -> None:
         step.end(result, error)
 
-    def paused(self, last: UnderWay | None, seconds: float) -> None: ...
+    def paused(self, last: RunningStep | None, seconds: float) -> None: ...
 
 
-class OfTurn:
+class TurnSteps:
     """The steps of one turn: under way, or ended and not yet told to the code."""
 
     __slots__ = ("_attempt", "_proceed", "_steps", "_stir", "done", "gone", "under_way")
@@ -124,30 +124,31 @@ class OfTurn:
     def __init__(
         self, steps: Steps, attempt: Running, *, stir: Callable[[], None], proceed: Callable[[], None]
     ) -> None:
-        """`proceed` is called when the last step under way has ended, else `stir`: others may end at this moment."""
+        """`proceed` is called when the last running step has ended; `stir` when others are still running, since they
+        may end at this moment, too."""
         self._steps = steps
         self._attempt = attempt
         self._stir = stir
         self._proceed = proceed
-        self.under_way: dict[int, UnderWay] = {}
-        self.gone: list[UnderWay] = []
-        self.done: deque[UnderWay] = deque()
+        self.under_way: dict[int, RunningStep] = {}
+        self.gone: list[RunningStep] = []
+        self.done: deque[RunningStep] = deque()
 
     def begin(self, calls: Sequence[StepCall]) -> None:
         for call in calls:
             if not call.dropped:
-                step = self.under_way[call.number] = UnderWay(call, self._attempt, self._ended)
+                step = self.under_way[call.number] = RunningStep(call, self._attempt, self._ended)
                 self._steps.begin(step)
 
-    def next_done(self) -> UnderWay | None:
+    def next_done(self) -> RunningStep | None:
         """Return the next step that has ended and was not dropped."""
         while self.done and self.done[0].call.dropped:
             self.gone.append(self.done.popleft())
         return self.done[0] if self.done else None
 
     def give_up(self, dropped: Sequence[int]) -> None:
-        """Give up the steps that the code has dropped. Not while the code is told something: to end them is the
-        worker's own affair."""
+        """Give up the steps that the code has dropped. Not called while the code runs: ending a step must not happen
+        inside it."""
         for number in dropped:
             if (step := self.under_way.pop(number, None)) is not None:
                 self.gone.append(step)
@@ -160,7 +161,7 @@ class OfTurn:
         for step in (*self.under_way.values(), *self.done, *self.gone):
             step.give_up()
 
-    def _ended(self, step: UnderWay) -> None:
+    def _ended(self, step: RunningStep) -> None:
         self.under_way.pop(step.call.number, None)
         self.done.append(step)
         if self.under_way:
@@ -170,7 +171,7 @@ class OfTurn:
 
 
 async def run_step(call: StepCall, attempt: Running, executors: Mapping[str, Executor]) -> Done:
-    """Run one step with all its attempts. LastAttemptFailed if none is left."""
+    """Run one step with all its attempts. Raise LastAttemptFailed if none is left."""
     step, failures = call.step, 0
     while True:
         here = Running(attempt.claim, inside=attempt.inside, turn=attempt)
@@ -200,11 +201,11 @@ async def run_step(call: StepCall, attempt: Running, executors: Mapping[str, Exe
 
 
 def _from_now(limit: asyncio.Timeout, seconds: float) -> Callable[[], None]:
-    """Begin to count a step's time when there is room for its body."""
+    """Return a function that starts a step's timeout, for when there is room for its body."""
     clock = asyncio.get_running_loop().time
 
     def begun() -> None:
-        with suppress(RuntimeError):  # it was given up before there was room
+        with suppress(RuntimeError):  # the step was given up before there was room
             limit.reschedule(clock() + seconds)
 
     return begun

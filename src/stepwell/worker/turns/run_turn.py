@@ -1,14 +1,15 @@
 """One turn of a workflow: from its claim until it waits, has ended, or has lost its claim.
 
-    what comes ──► code ──► draft ──► write ──► steps begin, runs are there ──► what comes of them …
+    events ──► code ──► draft ──► write ──► steps and runs begin ──► their events …
 
-Code runs ahead of what is written, and nothing else does: a step begins, and a run that was started is there, only
-after the write that holds the reason for it. When that write is refused, what the code did meanwhile is forgotten,
-and the worker that has the next turn replays the history.
+The code runs ahead of the writes, and nothing else does: a step begins, and a started run exists, only after the write
+that holds the reason for it. If that write is refused, what the code did meanwhile is forgotten, and the worker that
+has the next turn replays the history.
 
-A turn waits for nothing but its end. It goes on when something comes: the answer to its write, the end of a step or
-of a child, word of an arrival, a timer. One write is on its way at a time; what comes meanwhile is told to the code at
-once, and leaves with the next. `turn_state.py` has the states of a turn, and what it may do in each.
+A turn waits for nothing but its end. It goes on when something comes: the answer to its write, the end of a step or of
+a child, the announcement of an arrival, a timer. One write is on its way at a time. The code is told at once what comes
+meanwhile, and its commands leave with the next write. `turn_state.py` has the states of a turn, and what it may do in
+each.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from stepwell.worker.turns.children import Children
 from stepwell.worker.turns.drafts import PART, Draft
 from stepwell.worker.turns.host import Host, Wrote
 from stepwell.worker.turns.inbox import Inbox
-from stepwell.worker.turns.run_step import OfTurn
+from stepwell.worker.turns.run_step import TurnSteps
 from stepwell.worker.turns.turn_state import Lifecycle, TurnState
 from stepwell.worker.turns.waking import Waking
 
 LOOK = 1.0
-"""Seconds between looks for arrivals, while nothing comes."""
+"""Seconds between looks for arrivals while nothing comes."""
 
 
 class Turn:
@@ -72,7 +73,7 @@ class Turn:
         self._draft = Draft(attempt.claim, replay, self._life.written[1])
         self._waking = Waking(self._wake)
         self._children = Children(host, attempt, self)
-        self._steps = OfTurn(host.steps, attempt, stir=self._waking.soon, proceed=self._wake)
+        self._steps = TurnSteps(host.steps, attempt, stir=self._waking.soon, proceed=self._wake)
         self._inbox = Inbox(self._draft, news, self._steps)
 
     @property
@@ -81,11 +82,11 @@ class Turn:
 
     @property
     def written(self) -> tuple[int, int]:
-        """How many events the history has, and how many arrivals are among them."""
+        """Number of events in the history, and of arrivals among them."""
         return self._life.written
 
     async def run(self) -> Advanced:
-        """Run the turn to its end; where it left the run."""
+        """Run the turn to its end, and return where it left the run."""
         self._go(self._begin)
         try:
             return await self._life.end
@@ -114,11 +115,11 @@ class Turn:
     # -- what comes
 
     def takes(self, claim: Claim, outcome: Outcome) -> bool:
-        """Whether this turn writes the end of a child, with what follows from it here."""
+        """Take the end of a child, to write it with its consequences. Return False if this turn cannot."""
         if not self._life.is_open or self._inbox.pausing or self._replay.ended is not None:
             return False
         if isinstance(outcome, CompletedWithin):
-            return False  # its own commit tells this run, in a moment: the turn stays for that arrival
+            return False  # the commit of the child's own transaction adds an arrival: the turn stays for that
         if not self._children.take(claim.id):
             return False
         self._waking.soon()
@@ -133,7 +134,7 @@ class Turn:
         self._waking.soon()
 
     def look(self, now: float) -> None:
-        """Look for arrivals if nothing has come for a while: word of one may be lost. Called now and then."""
+        """Look for arrivals if nothing has come for a while: an announcement may be lost. Called now and then."""
         if now >= self._waking.went_on_at + LOOK and self.state is TurnState.RUNNING:
             self.hear()
 
@@ -168,7 +169,7 @@ class Turn:
         self._go(self._proceed)
 
     def _go(self, on: Callable[..., None], *args: Any) -> None:
-        """Do one thing; an error of it ends the turn."""
+        """Call a function; its error ends the turn."""
         try:
             on(*args)
         except BaseException as error:
@@ -176,15 +177,14 @@ class Turn:
 
     @property
     def _waits_for_steps_alone(self) -> bool:
-        """Steps are under way, and there is nothing else to be told, to be written or to be waited for. It is so after
-        most writes."""
+        """True if steps are running, and nothing else is to be told, written or waited for. Usual after a write."""
         return bool(self._steps.under_way) and not (
             self._inbox.is_busy or self._children.ids or self._children.resting or self._draft.has_more
             or self._replay.timers.pending or self._replay.dropped or self._replay.ended
         )  # fmt: skip
 
     def _proceed(self) -> None:
-        """Tell the code what has come, and write what it asks for upon it."""
+        """Tell the code what has come, and write what it asks for."""
         self._waking.went_on()
         if not self._life.is_open:
             return
@@ -209,7 +209,7 @@ class Turn:
             self._write()
 
     def _write(self) -> None:
-        """Write what there is to be written, and say where that leaves the run."""
+        """Write what there is to write, and say where that leaves the run."""
         draft, replay, children = self._draft, self._replay, self._children
         if replay.ended is not None and not draft.full:
             self._close()
@@ -227,7 +227,7 @@ class Turn:
             self._park()
         else:
             if draft.calls and not self._inbox.pausing:
-                # Asked for by what was written before: this turn has only been told of it.
+                # An earlier turn wrote the events that ask for these steps; this turn has only replayed them.
                 calls, draft.calls = draft.calls, []
                 self._begin_steps(calls)
             self._waking.at(replay.timers.due, self._inbox.now)
@@ -236,13 +236,14 @@ class Turn:
 
     @property
     def _works(self) -> bool:
-        """Whether steps are run, or will be. Of a run that is to be paused none begins: they are asked for again."""
+        """True if steps are running, or will be. None begins for a run that is to be paused: its next turn asks for
+        them again."""
         return bool(self._steps.under_way or self._steps.done or (self._draft.calls and not self._inbox.pausing))
 
     @property
     def _holds(self) -> bool:
-        """Whether to stay for children: the code is yet to be told of some that have ended, or some that are under way
-        here may end before long."""
+        """True if the turn stays for children: the code is yet to be told of some that ended, or some that run here may
+        end before long."""
         return not self._inbox.pausing and bool(self._inbox.ended or self._children.hold)
 
     # -- events out
@@ -262,7 +263,7 @@ class Turn:
         return self._host.can_run(wanted, slots=0 if self._works or self._children.resting else 1)
 
     def _taken(self, to: Literal["wait", "stay", "again"], here: Sequence[Start] = ()) -> Advance:
-        """Take what the draft has; another draft begins."""
+        """Take what the draft has, and begin another."""
         taken = self._draft.take(here)
         taken.to, taken.history_from = to, self._history_from
         if here:
@@ -284,7 +285,7 @@ class Turn:
         """Leave the run where it waits for something."""
         due = self._replay.timers.due
         due_in = None if due is None else max(0.0, (due - self._inbox.now()).total_seconds())
-        # Steps that a pause held back begin in the next turn: at once, should it have been taken back meanwhile.
+        # Steps that a pause held back begin in the next turn, which comes at once if the pause was taken back.
         held_back = self._draft.calls
         self._replay.put_back(held_back)
         last = self._taken("again" if held_back else "wait")
@@ -298,10 +299,10 @@ class Turn:
         event = self._draft.end(ended)
         if ended.type is EventType.CONTINUED_AS_NEW:
             event.version, self._history_from = self._version, event.idx
-            # The same run: its next turn begins with this event, and another replay.
+            # The run goes on: its next turn begins with this event, and with a new replay.
             self._send(self._taken("again"), last=True)
             return
-        self._children.rest(True)  # nothing of it is run any more: its slot is for others while this is written
+        self._children.rest(True)  # the code has ended: lend the slot while this is written
         last = self._taken("wait")
         last.ended = ended
         self._send(last, last=True)

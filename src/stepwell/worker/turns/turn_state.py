@@ -1,4 +1,4 @@
-"""The states of a turn: what it may do in each, and which follows upon which."""
+"""The states of a turn: what it may do in each, and which may follow."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from stepwell.worker.turns.host import Wrote
 
 class TurnState(StrEnum):
     RUNNING = "running"
-    """The code is told what comes. What it asks for is written at once."""
+    """The code is told of events. What it asks for is written at once."""
     WRITING = "writing"
-    """A write is on its way. The code is told what comes; what it asks for leaves with the next write."""
+    """A write is on its way. The code is told of events; what it asks for leaves with the next write."""
     CLOSING = "closing"
-    """The last write is on its way. The code is told nothing, and the end of no child is taken."""
+    """The last write is on its way. The code is told nothing, and the turn takes no end of a child."""
     FAILING = "failing"
     """An error ends the turn as soon as its write is answered. Nothing else is done."""
     ENDED = "ended"
@@ -33,7 +33,7 @@ MOVES: dict[TurnState, frozenset[TurnState]] = {
 
 
 class IllegalMove(RuntimeError):
-    """A turn was to go from a state to one that does not follow upon it: a mistake of ours."""
+    """A move between two states of a turn that is not in the table: a mistake of ours."""
 
 
 class Lifecycle:
@@ -47,12 +47,12 @@ class Lifecycle:
         self.flying: Advance | None = None
         """The write that is on its way."""
         self.written = written
-        """How many events the history has, and how many arrivals are among them."""
+        """Number of events in the history, and of arrivals among them."""
         self._error: BaseException | None = None
 
     @property
     def is_open(self) -> bool:
-        """Whether the code can be told something, now or later."""
+        """True if the code can be told something, now or later."""
         return (self.state is _RUNNING or self.state is _WRITING) and not self.end.done()
 
     def send(self, advance: Advance, *, last: bool = False) -> None:

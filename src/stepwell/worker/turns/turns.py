@@ -38,17 +38,17 @@ from stepwell.worker.turns.run_turn import Turn
 from stepwell.worker.turns.writes import Writes, patiently
 
 KEPT = 1_000
-"""Workflows that are kept alive between their turns. The others are replayed."""
+"""Limit of workflows that are kept alive between their turns. The others are replayed."""
 
 
 BLOCKED = 10_000
-"""Blocked runs that are remembered, each with the version at which that was told."""
+"""Limit of blocked runs that are remembered, each with the version that was reported."""
 RESTING = 100
-"""Turns that stay for children that are not claimed yet. More than these wait for an arrival."""
+"""Limit of turns that stay for children that are not claimed yet. Further turns wait for an arrival."""
 CLOCK_BACK = timedelta(minutes=1)
-"""The database's clock went back by more than this: what a workflow in memory knows of time is no longer so."""
+"""Step back of the database's clock after which workflows in memory are replayed: their time is wrong."""
 FRESH = 1.0
-"""Seconds for which news are kept for a turn that waits for a slot."""
+"""Seconds for which news is kept for a turn that waits for a slot."""
 
 
 class WorkflowBody(Protocol):
@@ -80,6 +80,8 @@ class RunCode:
 
 
 class Turns:
+    """Runs the turns of a worker, and keeps the code of workflows alive between them."""
+
     def __init__(
         self, link: TurnLink, ledger: Ledger, bodies: Bodies, telemetry: Telemetry, *, keep: int = KEPT
     ) -> None:
@@ -93,9 +95,9 @@ class Turns:
         self._kept: OrderedDict[UUID, tuple[Replay, int]] = OrderedDict()
         self._under_way: dict[UUID, Turn] = {}
         self._awaited: dict[RunId, Waiter] = {}
-        """The turns that are offered the ends of these children."""
+        """Turn that is offered the end of each child."""
         self._blocked: OrderedDict[tuple[UUID, str], None] = OrderedDict()
-        """Runs that were told to be blocked, and at which version."""
+        """Blocked runs that were reported, and at which version."""
         self._looking: asyncio.TimerHandle | None = None
         self._begun_anew: dict[UUID, list[Command]] = {}
         self._expected: dict[Claim, tuple[asyncio.Task[list[News | BaseException]], int]] = {}
@@ -105,12 +107,13 @@ class Turns:
         self.write = self._writes.ask
 
     def claim_by(self, claiming: Claiming) -> None:
-        """Have turns claim what they start by these lanes: the one reference from a turn back to what claims it."""
+        """Set the lanes by which turns claim the runs they start: the one reference from turns back to the claiming
+        part."""
         self._claiming = claiming
         self._writes.claim_by(claiming)
 
     async def run_turn(self, attempt: Running, workflow: WorkflowBody) -> Outcome:
-        """Run one turn. Its last write has returned, or was refused, when this returns."""
+        """Run one turn. When this returns, its last write was answered or refused."""
         claim = attempt.claim
         replay: Replay | None = None
         turn: Turn | None = None
@@ -126,7 +129,7 @@ class Turns:
             advanced = await turn.run()
         except ClaimLost:
             _evict(replay)
-            return Released()  # should it be ours all the same
+            return Released()  # gives the claim back, should it still be ours
         except Nondeterminism as error:
             _evict(replay)
             return await self._block(claim, news, error, workflow.version, turn.written if turn else None)
@@ -162,7 +165,7 @@ class Turns:
         return set(here)
 
     def takes(self, claim: Claim, outcome: Outcome) -> bool:
-        """Whether the turn that started this run waits for it here, and writes its end."""
+        """Take the end of a run for the turn here that started it and waits for it. Return False if there is none."""
         turn = self._awaited.pop(claim.id, None)
         return turn is not None and turn.takes(claim, outcome)
 
@@ -200,7 +203,7 @@ class Turns:
     # -- what turns ask
 
     async def news(self, claim: Claim) -> News:
-        """Read what there is for a turn, as of now or of its claim. What comes later is announced."""
+        """Read what there is for a turn, as of now or of its claim. Later events are announced."""
         if claim.fresh is not None and time.monotonic() < claim.claimed_at + FRESH:
             return News(0, 0, 1, None, claim.fresh, read_at=claim.claimed_at)
         expected = self._expected.pop(claim, None)
@@ -223,7 +226,8 @@ class Turns:
         return self._of_ours(starts) if self._claiming.resting < RESTING else ()
 
     def _of_ours(self, starts: Sequence[Start]) -> list[Start]:
-        """Select the plain runs of queues and tasks that this worker serves. Of many, most have the same terms."""
+        """Select the plain runs of queues and tasks that this worker serves. Many starts have the same terms, so look
+        at those once."""
         queues = self._link.queues
         terms, ours, found = None, False, []
         for each in plain_parts(starts):
@@ -239,7 +243,7 @@ class Turns:
 
     def expect_no_more(self, ids: Collection[RunId], turn: Waiter) -> None:
         for run_id in ids:
-            if self._awaited.get(run_id) is turn:  # else the next turn of the same run expects it
+            if self._awaited.get(run_id) is turn:  # otherwise the next turn of the same run expects it already
                 del self._awaited[run_id]
 
     def rest(self, attempt: Running, rests: bool) -> None:
@@ -269,12 +273,12 @@ class Turns:
             return replay, news.history_from
         try:
             if len(history) == 1 and history[0].type is EventType.CONTINUED_AS_NEW:
-                # Its code begins only now: what it issues is new.
+                # The code begins only now: the commands that it issues are new.
                 self._begun_anew[claim.id] = replay.delivered(history[0])
             else:
                 replay.recorded(history)
                 if history[-1].more:
-                    self._begun_anew[claim.id] = replay.take()  # the rest of it was never written
+                    self._begun_anew[claim.id] = replay.take()  # the rest of these commands was never written
         except BaseException:
             replay.evict()
             raise
@@ -300,7 +304,7 @@ class Turns:
             await self._writes.answer(advance)
         except ClaimLost:
             return Released()
-        if (claim.id, version) not in self._blocked:  # else it was told: other workers may wake it now and then
+        if (claim.id, version) not in self._blocked:  # report each version once: other workers may wake the run
             self._blocked[claim.id, version] = None
             if len(self._blocked) > BLOCKED:
                 self._blocked.popitem(last=False)

@@ -1,4 +1,4 @@
-"""Wakes a turn: soon after something has come, and when its next timer fires."""
+"""Wakes a turn: soon after an event has come, and when its next timer fires."""
 
 from __future__ import annotations
 
@@ -13,22 +13,24 @@ _DAY = 86_400.0
 
 
 class Waking:
+    """Calls `go_on` of a turn, at most once for each iteration of the event loop."""
+
     def __init__(self, go_on: Callable[[], None]) -> None:
         self._go_on = go_on
         self._is_called = False
         self._at: datetime | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.went_on_at = 0.0
-        """The time at which the turn last went on; monotonic."""
+        """Time at which the turn last went on; monotonic."""
 
     def soon(self) -> None:
-        """Go on in the next turn of the event loop, so that what comes at the same moment is told together."""
+        """Go on in the next iteration of the event loop, so that events of the same moment are told together."""
         if not self._is_called:
             self._is_called = True
             asyncio.get_running_loop().call_soon(self._call)
 
     def at(self, due: datetime | None, now: Callable[[], datetime]) -> None:
-        """Go on at this time, in place of the one that was set before."""
+        """Go on at this time, in place of the time set before."""
         if due == self._at:
             return
         self._cancel()

@@ -1,4 +1,4 @@
-"""The writes of turns, in groups. A write that lost its answer is looked up before it is repeated."""
+"""The writes of turns, as group commits. A write that lost its answer is looked up before it is repeated."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ from stepwell.worker.turns.host import Claiming, TurnLink, Wrote
 from stepwell.worker.unrecorded import MOST, why
 
 BUSY, PAUSE = 20, 0.008
-"""A write that completes its run waits so many seconds for others that do, while more than so many other writes are on
-their way."""
+"""A write that completes its run waits PAUSE seconds for others that do, while more than BUSY other writes are on their
+way."""
 
 
 class Writes:
+    """Writes the events of turns, in groups."""
+
     def __init__(self, link: TurnLink, ledger: Ledger, telemetry: Telemetry) -> None:
         self._link = link
         self._telemetry = telemetry
@@ -32,7 +34,7 @@ class Writes:
         self._claiming: Claiming
         self._together: GroupCommit[Advance, Wrote] = GroupCommit(self._write_all)
         self._ends: GroupCommit[Advance, Wrote] = GroupCommit(self._write_all, pause=self._pause)
-        """Writes that only complete a run: a statement of their own, which costs much more than one run."""
+        """Writes that only complete a run. They have a statement of their own, which costs much more than one run."""
 
     def claim_by(self, claiming: Claiming) -> None:
         self._claiming = claiming
@@ -52,7 +54,7 @@ class Writes:
         return await self._together.answer(advance)
 
     async def landed(self) -> None:
-        """Wait until nothing is on its way."""
+        """Wait until no write is on its way."""
         await self._together.landed()
         await self._ends.landed()
 
@@ -61,7 +63,7 @@ class Writes:
         self._ends.close()
 
     async def _write_with_step(self, advance: Advance) -> Wrote | BaseException:
-        """All of it with the commit of a step's own transaction, or nothing: that cannot be repeated."""
+        """Write everything with the commit of a step's own transaction, or nothing. Such a write cannot be repeated."""
         try:
             return (await self._advance([advance]))[0]
         except Unavailable as error:
@@ -70,15 +72,15 @@ class Writes:
             return _never_stored(error)
         except NotRecorded as error:
             try:
-                # What the step wrote is gone: another turn does it again.
+                # The step's writes are rolled back. Another turn runs the step again.
                 await self._wait(advance, error.cause, before=advance.claim.attempt - 1)
             finally:
                 self._refusals.forget(advance.claim)
         return await self._write_alone(advance, repeat=False)
 
     async def _write_all(self, advances: Sequence[Advance]) -> Sequence[Later[Wrote] | BaseException]:
-        """Write by kind: writes that take one statement, as they only record something or only complete, do not wait
-        for the others."""
+        """Write by kind, at the same time: writes that only record events, or only complete runs, take one statement,
+        and need not wait for the others."""
         apart: dict[str | None, list[Advance]] = {}
         for each in advances:
             apart.setdefault(each.only, []).append(each)
@@ -95,7 +97,7 @@ class Writes:
             return await self._advance(advances)
         except Exception as error:
             log.info("writing %d turns together failed, going one by one: %s", len(advances), error)
-            # Each by itself: a run that a transaction holds locked may take long, and holds up no other.
+            # One task for each: a run that a transaction holds locked may take long, and must not hold up others.
             return [asyncio.create_task(self._write_alone(each)) for each in advances]
 
     async def _advance(self, advances: Sequence[Advance]) -> list[Wrote | BaseException]:
@@ -119,14 +121,14 @@ class Writes:
         return [(turns[each.claim.id], elsewhere) if each.claim.id in turns else _lost(each) for each in advances]
 
     async def _write_alone(self, advance: Advance, *, repeat: bool = True) -> Wrote | BaseException:
-        """A write that may have happened, and if not happens now, if it can be repeated."""
+        """Look up a write that may have happened. If it did not, write it now, if it can be repeated."""
         try:
             return await self._until_written(advance, repeat=repeat)
         finally:
             self._refusals.forget(advance.claim)
 
     async def _wait(self, advance: Advance, error: Exception, *, before: int = 0) -> None:
-        """The write failed, and its data is not to blame: the claim is kept, and it is tried again."""
+        """Back off after a write that failed for another reason than its data. The claim is kept."""
         pause = self._refusals.add(advance.claim, error, before=before)
         log.error(
             "a turn of %s %s cannot be written, and is tried again in %g s: %s",
@@ -140,13 +142,14 @@ class Writes:
         while True:
             held: News | None = (await patiently(lambda: self._link.news([claim]))).get(claim.id)
             if held is not None and held.recorded == advance.recorded and advance.events:
-                # What it started here is not known to us: the watch will find it, and give it back.
+                # The write happened, but the claims of the runs it started here are unknown: the watch finds them in
+                # the table, and gives them back.
                 self._ledger.written(advance.children)
                 return Advanced(State.RUNNING, held.arrived), {start.id for start in advance.here}
             if held is None or not repeat:
                 refused = ClaimLost(claim.id, claim.attempt)
             if refused is not None:
-                # Of the runs it had taken along nothing was written, or all of it: who settles them finds out.
+                # The ends of its children were written all or not at all: the ledger finds out when it settles them.
                 for child, outcome in advance.children:
                     self._ledger.put(child, outcome)
                 return refused
@@ -166,7 +169,7 @@ _NOTHING: frozenset[RunId] = frozenset()
 
 
 def _never_stored(refused: DataRefused) -> Fatal:
-    """The end of a turn that another turn could only repeat."""
+    """Return the error of a turn whose data the database refuses: another turn could only repeat it."""
     return Fatal(f"what the workflow asked for cannot be stored: {why(refused.cause)}")
 
 
@@ -175,19 +178,19 @@ def _lost(advance: Advance) -> ClaimLost:
 
 
 async def patiently(ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """Ask again for as long as it takes, whatever error the database has: no run fails because of it, and without
-    a lease the turn is ended anyway."""
+    """Ask until there is an answer, whatever the database's error is. No run fails because of it; without a lease the
+    turn is ended anyway."""
     pause = 0.05
     while True:
         try:
             return await ask()
         except Unavailable as error:
-            log.warning("turns wait for the database: %s", error)
+            log.warning("cannot read the news of workflows, will try again: %s", error)
             most = 1.0
         except StepwellError:
             raise
         except Exception as error:
-            log.error("turns cannot look at the database: %s", why(error))
+            log.error("reading the news of workflows failed, will try again: %s", why(error))
             most = MOST
         await asyncio.sleep(pause)
         pause = min(pause * 2, most)

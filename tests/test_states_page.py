@@ -12,9 +12,9 @@ PAGE = Path(__file__).parents[1] / "docs" / "states.md"
 HEAD = """\
 # The states of a run
 
-Drawn from `model/states.py` by `tests/test_states_page.py`. Every arrow bears the name of its statement in
-`store/sql/starts.sql` or `runs.sql`, and there are no others: each statement is tried against every state, and either
-moves as drawn here or changes nothing.
+This page shows every move that a run can make. `tests/test_states_page.py` draws it from `model/states.py`. Each arrow
+has the name of its statement in `store/sql/`. There are no other moves: a test runs each statement against every state,
+where it either moves the run as drawn here or changes nothing.
 
 """
 
@@ -62,7 +62,7 @@ def page() -> str:
         f"A finished one is {_listed(FINISHED)}: a row of `finished_runs`, which never changes.",
     ]
     if unreached := set(State) - reached():
-        sentences.append(f"Nothing leads to {_listed(unreached)} yet.")
+        sentences.append(f"No statement leads to {_listed(unreached)} yet.")
     return HEAD + "\n".join(sentences) + f"\n\n{picture()}\n\n{table()}\n"
 
 

@@ -132,10 +132,10 @@ async def tx(server: str, template: str) -> AsyncIterator[Transaction]:
 def only_by_word(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody looks of their own accord for a minute: what happens before was heard of, on a slow machine too."""
     for pause in (
-        "worker.lanes.POLL",
-        "worker.watch.WATCH",
-        "worker.watch.WATCH_ALL",
-        "waiting.POLL",
+        "worker.claiming.lanes.POLL",
+        "worker.claiming.watch.WATCH",
+        "worker.claiming.watch.WATCH_ALL",
+        "client.result_waiter.POLL",
         "services.due.LOOK",
     ):
         monkeypatch.setattr(f"stepwell.{pause}", 60.0)

@@ -29,7 +29,7 @@ from stepwell.definitions.options import Options, checked_ids, checked_mapping, 
 from stepwell.definitions.queue import Desk, Queue
 from stepwell.definitions.run import Door, Run
 from stepwell.definitions.workflow import Workflow
-from stepwell.dispatch.postgres import PostgresDispatch
+from stepwell.dispatch.postgres import PostgresClaims, PostgresWakes
 from stepwell.engine.workers import Identity
 from stepwell.executors.base import Executor
 from stepwell.executors.inline import InlineExecutor
@@ -54,7 +54,9 @@ from stepwell.services.partitions import Partitions
 from stepwell.services.reaper import Reaper
 from stepwell.services.service import Services
 from stepwell.services.teller import Teller
+from stepwell.services.unblock import Unblock
 from stepwell.store import embedded, migrate
+from stepwell.store.lent import Lending
 from stepwell.store.namespace import Home, namespace_of
 from stepwell.store.pool import Database
 from stepwell.store.statements import checked_schema
@@ -80,14 +82,14 @@ class Opening:
     """An app open on one event loop, by as many as have entered it."""
 
     database: Database
-    dispatch: PostgresDispatch
+    wakes: PostgresWakes
     client: Client
     users: int = 0
 
     async def close(self) -> None:
         async with AsyncExitStack() as closing:
             closing.push_async_callback(self.database.close)
-            closing.push_async_callback(self.dispatch.close)
+            closing.push_async_callback(self.wakes.close)
             closing.push_async_callback(self.client.close)
 
 
@@ -268,9 +270,9 @@ class App(Registering):
             await database.close()
             await asyncio.to_thread(self._let_go)
             raise
-        dispatch = PostgresDispatch(database)
+        wakes = PostgresWakes(database)
         self.hooks.open()
-        return Opening(database, dispatch, Client(database.for_clients(), dispatch, self.telemetry))
+        return Opening(database, wakes, Client(database.for_clients(), wakes, self.telemetry))
 
     def _embedded_dsn(self) -> str:
         """The embedded server, held once for each event loop: it stops when the last has let go."""
@@ -294,9 +296,9 @@ class App(Registering):
         whole("slots", slots)
         patience = duration(grace, setting="grace").total_seconds()
         served = None if queues is None else checked_texts("queues", queues, 100)
-        async with self, _executors(slots) as executors:
+        async with self, _executors(slots) as executors, _lending(self._opening.database) as lending:
             who = _identity(served, slots, name, self.definitions)
-            worker, services = self._hire(who, executors)
+            worker, services = self._hire(who, executors, lending)
             async with beside(services.run()), beside(worker.run(), may_end=True):
                 try:
                     yield worker
@@ -305,26 +307,28 @@ class App(Registering):
                     await worker.stopped()
                     await self.hooks.drain()
 
-    def _hire(self, who: Identity, executors: Mapping[str, Executor]) -> tuple[Worker, Services]:
-        opening, lease, tasks = self._opening, self.settings.lease, self.definitions.claimable
-        database, dispatch = opening.database, opening.dispatch
+    def _hire(self, who: Identity, executors: Mapping[str, Executor], lending: Lending) -> tuple[Worker, Services]:
+        database, wakes, lease = self._opening.database, self._opening.wakes, self.settings.lease
         telemetry = self.telemetry.about(worker=who)
-        link = DirectLink(database, dispatch, who, lease=lease, telemetry=telemetry)
+        link = DirectLink(
+            database, wakes, PostgresClaims(database), who, lease=lease, telemetry=telemetry, lending=lending
+        )  # fmt: skip
         worker = Worker(
             link,
-            Bodies(tasks, executors, self.hooks.around),
+            Bodies(self.definitions.claimable, executors, self.hooks.around),
             telemetry,
             slots=who.slots,
             lease=lease,
             capture=self._capture,
         )
         parts = (
-            Due(database, dispatch, self.telemetry),
-            Reaper(database, dispatch, self.telemetry),
+            Due(database, wakes, self.telemetry),
+            Reaper(database, wakes, self.telemetry),
             Partitions(database, keep=self.settings.keep),
-            Teller(database, dispatch, self.telemetry),
+            Teller(database, wakes, self.telemetry),
         )
-        return worker, Services(database, self.telemetry, parts, worker=who.id, lease=lease)
+        own = (Unblock(database, wakes, who, ready=worker.ready.wait, found=worker.look),)
+        return worker, Services(database, self.telemetry, parts, own=own, worker=who.id, lease=lease)
 
     @property
     def door(self) -> Door:
@@ -380,6 +384,16 @@ async def _executors(slots: int) -> AsyncIterator[Mapping[str, Executor]]:
     finally:
         for executor in executors.values():
             await executor.close()
+
+
+@asynccontextmanager
+async def _lending(database: Database) -> AsyncIterator[Lending]:
+    """The connections for bodies that ask for a transaction of their own."""
+    lending = Lending(database)
+    try:
+        yield lending
+    finally:
+        await lending.close()
 
 
 def _identity(served: list[str] | None, slots: int, name: str | None, known: Definitions) -> Identity:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from stepwell.concurrency.retry_unavailable import patiently
-from stepwell.dispatch.base import Channel, Dispatch, tell_all
+from stepwell.dispatch.base import Channel, Wakes, tell_all
 from stepwell.engine import bulk, ends, reads
 from stepwell.model.ids import RunId, new_run_id
 from stepwell.model.run import Filter
@@ -17,10 +17,10 @@ from stepwell.telemetry import Telemetry
 
 
 class Many:
-    def __init__(self, database: Database, dispatch: Dispatch, telemetry: Telemetry) -> None:
+    def __init__(self, database: Database, wakes: Wakes, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
         self._database = database
-        self._dispatch = dispatch
+        self._wakes = wakes
 
     async def matching(self, which: Filter, *, finished: bool, limit: int, after: UUID) -> list[UUID]:
         """Ids of live or of finished runs, oldest first, behind `after`."""
@@ -44,7 +44,7 @@ class Many:
             return ended, after
 
         cancelled, after = await patiently(cancel)
-        tell_all(self._dispatch, after)
+        tell_all(self._wakes, after)
         if after.gone:
             self._telemetry.tell("runs.cancelled", runs=after.gone)
         return cancelled, list(after.asked)
@@ -58,5 +58,5 @@ class Many:
                 return await bulk.start_again(tx, new_ids, again=again)
 
         started, queues = await patiently(start_again)
-        self._dispatch.announce(Channel.PENDING, queues)
+        self._wakes.announce(Channel.PENDING, queues)
         return started

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from uuid import UUID
 
 from stepwell.concurrency.background import within
-from stepwell.dispatch.base import WE, WHO, Channel, Dispatch
+from stepwell.dispatch.base import WE, WHO, Channel, Wakes
 from stepwell.engine import reads
 from stepwell.model.errors import NotFound, Unavailable
 from stepwell.model.ids import uuid_of
@@ -37,9 +37,9 @@ Future = asyncio.Future[Finished | None]
 class Waiting:
     """One look answers everyone: runs newly awaited, runs announced as finished, and now and then all."""
 
-    def __init__(self, database: Database, dispatch: Dispatch) -> None:
+    def __init__(self, database: Database, wakes: Wakes) -> None:
         self._database = database
-        self._dispatch = dispatch
+        self._wakes = wakes
         self._futures: dict[UUID, set[Future]] = {}
         self._fresh: set[UUID] = set()
         """Newly awaited: perhaps there is no such run."""
@@ -114,8 +114,8 @@ class Waiting:
     def _begin(self) -> None:
         if self._watch is None:
             self._unsubscribe = [
-                self._dispatch.subscribe(Channel.FINISHED, self._heard_finished),
-                self._dispatch.subscribe(Channel.AWAITED, self._heard_awaited),
+                self._wakes.subscribe(Channel.FINISHED, self._heard_finished),
+                self._wakes.subscribe(Channel.AWAITED, self._heard_awaited),
             ]
             self._watch = asyncio.create_task(self._run(), name="stepwell.client.result_waiter")
             self._watch.add_done_callback(self._watch_ended)
@@ -129,7 +129,7 @@ class Waiting:
             self._is_known = False
             self._doubt(self._futures, SPREADING)
         self._said = now
-        self._dispatch.announce(Channel.AWAITED, [WE])
+        self._wakes.announce(Channel.AWAITED, [WE])
 
     def _doubt(self, ids: Iterable[UUID], pauses: Sequence[float]) -> None:
         """Look at these after each of the pauses, since they may finish unannounced. Runs that come while others are
@@ -169,7 +169,7 @@ class Waiting:
                 self._new[run_id] = True
             awaited = _among(ids, self._futures)
             if awaited:
-                self._dispatch.answered(Channel.PENDING)
+                self._wakes.answered(Channel.PENDING)
             if len(awaited) == 1 and self._let_look(*awaited):
                 return
             self._look |= awaited
@@ -214,7 +214,7 @@ class Waiting:
         """Until there is something to look at."""
         now = asyncio.get_running_loop().time
         begun = now()
-        at_all = self._looked_at_all + (POLL if self._dispatch.hears else POLL_DEAF)
+        at_all = self._looked_at_all + (POLL if self._wakes.hears else POLL_DEAF)
         pause = min([at_all - begun, *list(self._looks)[:1]])
         if await within(max(0.0, pause), self._stirred.wait()):
             self._stirred.clear()
@@ -235,7 +235,7 @@ class Waiting:
         self._look |= self._doubted
         if not self._looks:
             self._doubted.clear()
-            self._is_known = self._dispatch.hears
+            self._is_known = self._wakes.hears
 
     async def _answer(self) -> None:
         far, self._look_far = self._look_far, set()

@@ -1,10 +1,10 @@
-"""How an attempt ended, and the move that follows from it. Values in, values out."""
+"""How an attempt ended, and the move that follows from it. Values in, values out: tagged, so that a link can encode
+them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, assert_never
+from typing import assert_never
 
 from msgspec import Struct
 
@@ -12,35 +12,25 @@ from stepwell.model.retry import Retry
 from stepwell.model.run import Error, Reason
 
 
-class Completed(Struct):
-    """Not frozen, since nearly every attempt makes one."""
+class Completed(Struct, tag=True):
+    """The body returned. Not frozen, since nearly every attempt makes one."""
 
     result: bytes
 
 
-class CompletedWithin(Completed):
-    """Completed by the commit of the body's own transaction, together with what it wrote there."""
-
-    tx: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(Struct, frozen=True, tag=True):
     error: Error
 
 
-@dataclass(frozen=True, slots=True)
-class Snoozed:
+class Snoozed(Struct, frozen=True, tag=True):
     delay: timedelta
 
 
-@dataclass(frozen=True, slots=True)
-class Released:
+class Released(Struct, frozen=True, tag=True):
     """Given back unfinished by a worker that is stopping: no failure."""
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(Struct, frozen=True, tag=True):
     """A turn that is over. It has written what there is to write, or was refused."""
 
     lost: bool = False
@@ -49,8 +39,7 @@ class Waiting:
 Outcome = Completed | Failed | Snoozed | Released | Waiting
 
 
-@dataclass(frozen=True, slots=True)
-class Retried:
+class Retried(Struct, frozen=True, tag=True):
     """Failed, and due again after a delay."""
 
     error: Error
@@ -58,8 +47,7 @@ class Retried:
     alone: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Repeated:
+class Repeated(Struct, frozen=True, tag=True):
     """Failed, and pending again at once."""
 
     error: Error

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
-import msgspec
 from msgspec import Struct
 
-from stepwell.model.commands import Ended, StepCall
+from stepwell.model.commands import Ended
 from stepwell.model.events import Event, EventType
 from stepwell.model.outcome import Completed
 from stepwell.model.run import Claim, EndedRun
@@ -34,8 +32,8 @@ class News(Struct, eq=False):
     """It is to be paused when the turn ends."""
     arrivals: list[Event] = []
     """Not in the history yet; numbered by whoever delivers them."""
-    read_at: float = msgspec.field(default_factory=time.monotonic)
-    """By our own clock."""
+    read_at: float = 0.0
+    """The worker's own clock at the answer, set by the worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +80,8 @@ class Advance(Struct, eq=False):
     waits_for: dict[str, Any] | None = None
     blocked: dict[str, Any] | None = None
     ended: Ended | None = None
-    calls: Sequence[StepCall] = ()
-    """Steps that begin once it is written."""
-    tx: Any = None
-    """A step's own transaction, with whose commit all of this is written."""
+    in_own_tx: bool = False
+    """It is written with the commit of a step's own transaction."""
     only: Literal["records", "completes"] | None = None
     """What it does, if that takes one statement. Known once it leaves:
 
@@ -112,13 +108,13 @@ class Advance(Struct, eq=False):
             ended.type is EventType.WORKFLOW_COMPLETED
             and self.claim.node is None
             and self.published is None
-            and not (self.starts or self.here or self.cancels or self.children or self.tx)
+            and not (self.starts or self.here or self.cancels or self.children or self.in_own_tx)
         )
 
     @property
     def is_lone(self) -> bool:
         """Nothing moves but its own row."""
-        return not (self.starts or self.here or self.cancels or self.children or self.ended or self.tx)
+        return not (self.starts or self.here or self.cancels or self.children or self.ended or self.in_own_tx)
 
 
 class Advanced(Struct, frozen=True):

@@ -7,7 +7,7 @@ from collections import deque
 from datetime import timedelta
 from uuid import UUID
 
-from stepwell.dispatch.base import Dispatch, tell_all
+from stepwell.dispatch.base import Wakes, tell_all
 from stepwell.engine import runs, settle, workers
 from stepwell.model.outcome import Failed
 from stepwell.model.run import Error, Reason
@@ -28,12 +28,10 @@ LOST = Failed(Error("WorkerLost", "the worker that ran this attempt stopped rene
 class Reaper(Service):
     name = "reaper"
 
-    def __init__(
-        self, database: Database, dispatch: Dispatch, telemetry: Telemetry, *, calm: timedelta = runs.CALM
-    ) -> None:
+    def __init__(self, database: Database, wakes: Wakes, telemetry: Telemetry, *, calm: timedelta = runs.CALM) -> None:
         super().__init__()
         self._database = database
-        self._dispatch = dispatch
+        self._wakes = wakes
         self._telemetry = telemetry
         self._calm = calm
         self._told: deque[UUID] = deque(maxlen=TOLD)
@@ -58,7 +56,7 @@ class Reaper(Service):
         after = settled.after
         after.wakes |= {claim.queue for claim in lost if claim.limited}
         after.finished = [*after.finished, *settled.finished]
-        tell_all(self._dispatch, after)
+        tell_all(self._wakes, after)
         if lost:
             log.warning("reaped %d claims of lost workers", len(lost))
             self._told.extend(holders)

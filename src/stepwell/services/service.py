@@ -42,7 +42,7 @@ class Service(ABC):
 
 
 class Services:
-    """Runs the services that this worker leads."""
+    """The loops of all services: those that one process leads for all, and those of every process."""
 
     def __init__(
         self,
@@ -50,11 +50,14 @@ class Services:
         telemetry: Telemetry,
         services: Sequence[Service],
         *,
+        own: Sequence[Service] = (),
         worker: WorkerId,
         lease: timedelta,
     ) -> None:
+        """`services` run where this worker leads them, `own` in every process."""
         self._telemetry = telemetry
         self._services = services
+        self._own = own
         self._most_rest = lease.total_seconds()
         self._leadership = Leadership(
             database, worker=worker, services=[service.name for service in services], hold=lease / 3
@@ -65,7 +68,7 @@ class Services:
         try:
             async with asyncio.TaskGroup() as parts:
                 parts.create_task(self._leadership.run())
-                for service in self._services:
+                for service in (*self._services, *self._own):
                     parts.create_task(self._repeat(service))
         finally:
             await self._leadership.resign()
@@ -77,7 +80,8 @@ class Services:
     async def _for_ever(self, service: Service) -> None:
         pause = 0.2
         while True:
-            await self._leadership.leads(service.name)
+            if service not in self._own:
+                await self._leadership.leads(service.name)
             began, rest = time.monotonic(), 0.0
             try:
                 wait = await service.run_once()

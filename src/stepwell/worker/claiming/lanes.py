@@ -17,7 +17,7 @@ from uuid import UUID
 from stepwell.concurrency.background import within
 from stepwell.model.errors import Unavailable
 from stepwell.model.ids import ClaimId, new_claim_id
-from stepwell.model.run import Claim, Claimed, ClaimedLimited, Order
+from stepwell.model.run import Claim, Claimed, Look, Order
 from stepwell.telemetry import Telemetry, log
 from stepwell.worker.attempts import Attempts
 from stepwell.worker.claiming.frontier import LOOK, Frontier, Going
@@ -230,7 +230,7 @@ class Lanes:
         self._frontier.look_begins()
         try:
             async with self.asking(claim_id, limit):
-                claimed = await self._link.claim(claim_id, limit, alone=not self._ledger.alone)
+                claimed = await self._link.claim(Look(claim_id, limit, alone=not self._ledger.alone))
         except BaseException:
             self._frontier.look_fails()
             raise
@@ -245,10 +245,10 @@ class Lanes:
         claim_id, began = new_claim_id(), now()
         if (queue := self._frontier.ask()) is None:
             return  # the other lane asks
-        claimed = Claimed([], limit, others=True)
+        claimed = Claimed([], others=True)
         try:
             async with self.asking(claim_id, limit):
-                claimed = await self._link.claim_from(queue, claim_id, limit)
+                claimed = await self._link.claim(Look(claim_id, limit, queue=queue))
         finally:
             self._frontier.asked(began=began, now=now())
             if claimed.others or len(claimed.claims) >= limit:
@@ -270,10 +270,10 @@ class Lanes:
     async def _look_at_limited(self, limit: int, now: Callable[[], float]) -> None:
         claim_id, self._limited_at = new_claim_id(), math.inf
         self._limited_looked = now()
-        claimed = ClaimedLimited([], 0.0)  # if it fails: again, as soon as it can be asked
+        claimed = Claimed([], again=0.0)  # if it fails: again, as soon as it can be asked
         try:
             async with self.asking(claim_id, limit):
-                claimed = await self._link.claim_limited(claim_id, limit, alone=not self._ledger.alone)
+                claimed = await self._link.claim(Look(claim_id, limit, alone=not self._ledger.alone, limited=True))
         finally:
             if claimed.again is not None:
                 self._limited_at = min(self._limited_at, now() + claimed.again)

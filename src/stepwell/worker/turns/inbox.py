@@ -86,7 +86,7 @@ class Inbox:
     def _tell_steps(self) -> None:
         """Tell the ends of steps; of those with a transaction of their own, one at a time."""
         steps, draft = self._steps, self._draft
-        while (step := steps.next_done()) is not None and draft.advance.tx is None and self._draft.listens:
+        while (step := steps.next_done()) is not None and draft.page.tx is None and self._draft.listens:
             steps.done.popleft()
             draft.deliver(step.event(self.now()), tx=step.tx)
 

@@ -52,7 +52,7 @@ async def test_a_worker_that_was_frozen_past_its_lease_cannot_save(
     (place / "gate").touch()
     zombie.signal(signal.SIGCONT)
     await eventually(lambda: notes.of(run, "refused"))
-    assert await sql.fetchval("select state::int from stepwell.context.checkpoints") == 2
+    assert await sql.fetchval("select state::int from stepwell.checkpoints") == 2
     successor.signal(signal.SIGCONT)
     assert await run.result(timeout=20) == 2
     assert [note.attempt for note in notes.of(run, "refused")] == [1]

@@ -130,7 +130,7 @@ async def test_the_checkpoints_of_finished_runs_are_forgotten_and_those_of_live_
     await ends.cancel(database, [claims[3].id])
     await Partitions(database, keep=None).run_once()
     async with database.transaction() as tx:
-        left = await tx.connection.fetch("select run_id from stepwell.context.checkpoints")
+        left = await tx.connection.fetch("select run_id from stepwell.checkpoints")
     assert [row["run_id"] for row in left] == [claims[4].id]
 
 
@@ -247,7 +247,7 @@ async def test_a_finished_run_started_again_begins_anew(app: App) -> None:
 
 async def versions(app: App) -> list[int]:
     async with app._opening.database.transaction() as tx:
-        return [row["version"] for row in await tx.connection.fetch("select version from stepwell.context.checkpoints")]
+        return [row["version"] for row in await tx.connection.fetch("select version from stepwell.checkpoints")]
 
 
 async def test_the_schema_is_that_of_the_class_or_of_the_call(app: App) -> None:

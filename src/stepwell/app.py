@@ -32,9 +32,7 @@ from stepwell.definitions.workflow import Workflow
 from stepwell.dispatch.postgres import PostgresClaims, PostgresWakes
 from stepwell.engine.workers import Identity
 from stepwell.executors.base import Executor
-from stepwell.executors.inline import InlineExecutor
-from stepwell.executors.process import ProcessExecutor
-from stepwell.executors.thread import ThreadExecutor
+from stepwell.executors.registry import Executors
 from stepwell.hooks.failures import log_failures as failures_logged
 from stepwell.hooks.registry import Hooks, checked_names
 from stepwell.model.counting import whole
@@ -112,13 +110,16 @@ class App(Registering):
         capture_logs: str | int | None = "INFO",
         log_failures: bool | None = None,
         migrate: bool = True,
+        executors: Mapping[str, Executor] | None = None,
     ) -> None:
-        """`log_failures=False` logs no failures of runs; without a word, STEPWELL_LOG_FAILURES decides."""
+        """`log_failures=False` logs no failures of runs; without a word, STEPWELL_LOG_FAILURES decides. `executors` are
+        your own, by the names that `executor=` takes beside "inline", "thread" and "process"."""
         self.settings = settings(
             dsn, home=home, schema=schema, lease=lease, keep=keep, pooler=pooler, log_failures=log_failures
         )
         checked_schema(self.settings.schema)
         self.definitions = Definitions()
+        self.executors = Executors(executors)
         self.telemetry = Telemetry()
         self.hooks = Hooks(self.telemetry)
         if self.settings.log_failures:
@@ -296,7 +297,7 @@ class App(Registering):
         whole("slots", slots)
         patience = duration(grace, setting="grace").total_seconds()
         served = None if queues is None else checked_texts("queues", queues, 100)
-        async with self, _executors(slots) as executors, _lending(self._opening.database) as lending:
+        async with self, self.executors.opened(slots) as executors, _lending(self._opening.database) as lending:
             who = _identity(served, slots, name, self.definitions)
             worker, services = self._hire(who, executors, lending)
             async with beside(services.run()), beside(worker.run(), may_end=True):
@@ -370,20 +371,6 @@ class App(Registering):
         if opening is None:
             raise WrongUse("the app is not open on this event loop: use `async with app:` around the call")
         return opening
-
-
-@asynccontextmanager
-async def _executors(slots: int) -> AsyncIterator[Mapping[str, Executor]]:
-    executors: dict[str, Executor] = {
-        "inline": InlineExecutor(),
-        "thread": ThreadExecutor(slots),
-        "process": ProcessExecutor(min(slots, os.cpu_count() or 1)),
-    }
-    try:
-        yield executors
-    finally:
-        for executor in executors.values():
-            await executor.close()
 
 
 @asynccontextmanager

@@ -11,8 +11,9 @@ import os
 import shutil
 import signal
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import pytest
@@ -20,7 +21,9 @@ import pytest
 from stepwell import App
 from stepwell.store import embedded, migrate
 from stepwell.store.pool import Database, Transaction
+from stepwell.worker.direct import DirectLink
 from tests.shelf import Shelf, on_server, sibling
+from tests.worker.coded_link import CodedLink
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -126,6 +129,46 @@ async def tx(server: str, template: str) -> AsyncIterator[Transaction]:
     yield Transaction(connection, database.statements)
     await transaction.rollback()
     await connection.close()
+
+
+CODED = {
+    "tests.inside.test_checkpoints",
+    "tests.worker.test_locked_runs",
+    "tests.worker.test_unrecorded_outcomes",
+    "tests.worker.test_watching",
+    "tests.workflows.test_step_transactions",
+    "tests.workflows.test_steps",
+    "tests.workflows.test_turns",
+}
+"""Files whose tests run twice: also with workers whose link encodes and decodes every call."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if metafunc.module.__name__ in CODED:
+        metafunc.parametrize("link", ["direct", "coded"], indirect=True)
+
+
+@pytest.fixture
+def through_coded_links(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Have workers of this process ask through coded links; the answer gets the names of the verbs they call."""
+
+    def ask(*, lends: bool = True) -> list[str]:
+        calls: list[str] = []
+
+        def made(*given: Any, **named: Any) -> CodedLink:
+            return CodedLink(DirectLink(*given, **named), calls=calls, lends=lends)
+
+        monkeypatch.setattr("stepwell.app.DirectLink", made)
+        return calls
+
+    return ask
+
+
+@pytest.fixture(autouse=True)
+def link(request: pytest.FixtureRequest) -> None:
+    """How workers ask the system: directly, or with every call encoded and decoded."""
+    if getattr(request, "param", "direct") == "coded":
+        request.getfixturevalue("through_coded_links")()
 
 
 @pytest.fixture

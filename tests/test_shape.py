@@ -93,7 +93,7 @@ BROAD_EXCEPTS = {
     "worker/ledger.py:_record": "whatever the server has against the user's transaction is its attempt's outcome",
     "worker/ledger.py:_looked_up": "a look that fails is repeated, whatever it failed of, and no outcome is dropped",
     "worker/lent.py:_write": "tells whose fault it is, and raises again",
-    "worker/direct.py:_blaming_data": "tells whose fault it is, and raises again",
+    "worker/lent.py:blaming_data": "tells whose fault it is, and raises again",
     "worker/ledger.py:_settle": "a group the database refuses is settled one by one, and no outcome is dropped",
     "worker/run_task.py:run_task": "user code: whatever it raises is its outcome",
     "worker/turns/run_step.py": "user code: whatever it raises is its outcome",

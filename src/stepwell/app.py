@@ -29,12 +29,10 @@ from stepwell.definitions.options import Options, checked_text, checked_texts
 from stepwell.definitions.queue import Desk, Queue
 from stepwell.definitions.run import Door, Run
 from stepwell.definitions.workflow import Workflow
-from stepwell.dispatch.postgres import PostgresDispatch
+from stepwell.dispatch.postgres import PostgresClaims, PostgresWakes
 from stepwell.engine.workers import Identity
 from stepwell.executors.base import Executor
-from stepwell.executors.inline import InlineExecutor
-from stepwell.executors.process import ProcessExecutor
-from stepwell.executors.thread import ThreadExecutor
+from stepwell.executors.registry import Executors
 from stepwell.hooks.failures import log_failures as failures_logged
 from stepwell.hooks.registry import Hooks, checked_names
 from stepwell.model.counting import whole
@@ -56,7 +54,9 @@ from stepwell.services.partitions import Partitions
 from stepwell.services.reaper import Reaper
 from stepwell.services.service import Services
 from stepwell.services.teller import Teller
+from stepwell.services.unblock import Unblock
 from stepwell.store import embedded, migrate
+from stepwell.store.lent import Lending
 from stepwell.store.namespace import Home, namespace_of
 from stepwell.store.pool import Database
 from stepwell.store.statements import checked_schema
@@ -83,7 +83,7 @@ class Opening:
     """An app that is open on one event loop, and the number of blocks that entered it."""
 
     database: Database
-    dispatch: PostgresDispatch
+    wakes: PostgresWakes
     client: Client
     operator: Operator
     users: int = 0
@@ -91,7 +91,7 @@ class Opening:
     async def close(self) -> None:
         async with AsyncExitStack() as closing:
             closing.push_async_callback(self.database.close)
-            closing.push_async_callback(self.dispatch.close)
+            closing.push_async_callback(self.wakes.close)
             closing.push_async_callback(self.client.close)
 
 
@@ -121,6 +121,7 @@ class App(Registering):
         capture_logs: str | int | None = "INFO",
         log_failures: bool | None = None,
         migrate: bool = True,
+        executors: Mapping[str, Executor] | None = None,
     ) -> None:
         """Configure the app; nothing connects before `async with app:`. If they are left out, `dsn`, `home`, `schema`,
         `lease`, `keep`, `pooler` and `log_failures` are read from the environment (STEPWELL_DSN, STEPWELL_HOME, …),
@@ -128,13 +129,15 @@ class App(Registering):
 
         `lease` is how long a worker's claims outlive its last heartbeat, `keep` how long finished runs are kept,
         `capture_logs` the lowest level of log lines that are kept with their runs. `log_failures=False` logs no
-        failures. With `migrate=False`, opening the app raises SchemaError instead of migrating the schema.
+        failures. With `migrate=False`, opening the app raises SchemaError instead of migrating the schema. `executors`
+        are your own, by the names that `executor=` takes beside "inline", "thread" and "process".
         """
         self.settings = settings(
             dsn, home=home, schema=schema, lease=lease, keep=keep, pooler=pooler, log_failures=log_failures
         )
         checked_schema(self.settings.schema)
         self.definitions = Definitions()
+        self.executors = Executors(executors)
         self.telemetry = Telemetry()
         self.hooks = Hooks(self.telemetry)
         if self.settings.log_failures:
@@ -302,11 +305,11 @@ class App(Registering):
             await database.close()
             await asyncio.to_thread(self._let_go)
             raise
-        dispatch = PostgresDispatch(database)
+        wakes = PostgresWakes(database)
         self.hooks.open()
         for_clients = database.for_clients()
-        client = Client(for_clients, dispatch, self.telemetry)
-        return Opening(database, dispatch, client, Operator(Parts(self, for_clients, client, RunCode)))
+        client = Client(for_clients, wakes, self.telemetry)
+        return Opening(database, wakes, client, Operator(Parts(self, for_clients, client, RunCode)))
 
     def _embedded_dsn(self) -> str:
         """Start the embedded server, and return its DSN. Each event loop holds it once; it stops when the last hold is
@@ -335,9 +338,9 @@ class App(Registering):
         whole("slots", slots)
         patience = duration(grace, setting="grace").total_seconds()
         served = None if queues is None else checked_texts("queues", queues, 100)
-        async with self, _executors(slots) as executors:
+        async with self, self.executors.opened(slots) as executors, _lending(self._opening.database) as lending:
             who = _identity(served, slots, name, self.definitions)
-            worker, services = self._hire(who, executors)
+            worker, services = self._hire(who, executors, lending)
             async with in_background(services.run()), in_background(worker.run(), may_end=True):
                 try:
                     yield worker
@@ -346,26 +349,28 @@ class App(Registering):
                     await worker.stopped()
                     await self.hooks.drain()
 
-    def _hire(self, who: Identity, executors: Mapping[str, Executor]) -> tuple[Worker, Services]:
-        opening, lease, tasks = self._opening, self.settings.lease, self.definitions.claimable
-        database, dispatch = opening.database, opening.dispatch
+    def _hire(self, who: Identity, executors: Mapping[str, Executor], lending: Lending) -> tuple[Worker, Services]:
+        database, wakes, lease = self._opening.database, self._opening.wakes, self.settings.lease
         telemetry = self.telemetry.about(worker=who)
-        link = DirectLink(database, dispatch, who, lease=lease, telemetry=telemetry)
+        link = DirectLink(
+            database, wakes, PostgresClaims(database), who, lease=lease, telemetry=telemetry, lending=lending
+        )  # fmt: skip
         worker = Worker(
             link,
-            Bodies(tasks, executors, self.hooks.around),
+            Bodies(self.definitions.claimable, executors, self.hooks.around),
             telemetry,
             slots=who.slots,
             lease=lease,
             capture=self._capture,
         )
         parts = (
-            Due(database, dispatch, self.telemetry),
-            Reaper(database, dispatch, self.telemetry),
+            Due(database, wakes, self.telemetry),
+            Reaper(database, wakes, self.telemetry),
             Partitions(database, keep=self.settings.keep),
-            Teller(database, dispatch, self.telemetry),
+            Teller(database, wakes, self.telemetry),
         )
-        return worker, Services(database, self.telemetry, parts, worker=who.id, lease=lease)
+        own = (Unblock(database, wakes, who, ready=worker.ready.wait, found=worker.look),)
+        return worker, Services(database, self.telemetry, parts, own=own, worker=who.id, lease=lease)
 
     @property
     def door(self) -> Door:
@@ -413,17 +418,13 @@ class App(Registering):
 
 
 @asynccontextmanager
-async def _executors(slots: int) -> AsyncIterator[Mapping[str, Executor]]:
-    executors: dict[str, Executor] = {
-        "inline": InlineExecutor(),
-        "thread": ThreadExecutor(slots),
-        "process": ProcessExecutor(min(slots, os.cpu_count() or 1)),
-    }
+async def _lending(database: Database) -> AsyncIterator[Lending]:
+    """The connections for bodies that ask for a transaction of their own."""
+    lending = Lending(database)
     try:
-        yield executors
+        yield lending
     finally:
-        for executor in executors.values():
-            await executor.close()
+        await lending.close()
 
 
 def _identity(served: list[str] | None, slots: int, name: str | None, known: Definitions) -> Identity:

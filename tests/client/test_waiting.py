@@ -178,7 +178,7 @@ async def test_who_begins_to_wait_says_so_once_for_all(app: App, overheard: Over
 async def test_a_worker_that_starts_later_asks_who_waits_and_is_answered(
     dsn: str, overheard: Overheard, apart: bool
 ) -> None:
-    """Also in one app, whose dispatch listens already and has missed no words itself."""
+    """Also in one app, which listens already and has missed no words itself."""
     office = Office(dsn)
     client = App(dsn) if apart else office.app
     async with office.app:
@@ -333,13 +333,13 @@ async def test_a_run_whose_announcement_was_lost_is_found_though_others_are_anno
         run = await late.start()
         awaited = asyncio.create_task(run.result(20))
         await (await quick.start()).result(10)
-        dispatch: Any = app._opening.dispatch
-        announce = dispatch.announce
+        wakes: Any = app._opening.wakes
+        announce = wakes.announce
 
         def forgetful(channel: Channel, what: Any) -> None:
             announce(channel, [word for word in what if not (channel is Channel.FINISHED and word == run.id.hex)])
 
-        dispatch.announce = forgetful
+        wakes.announce = forgetful
         gate.set()
         while not awaited.done():  # something stirs all the time
             await (await quick.start()).result(10)
@@ -375,8 +375,8 @@ async def test_who_was_told_too_soon_and_looks_in_vain_waits_on(
 
         await until(is_awaited)
         monkeypatch.setattr(reads, "finished", finished)
-        dispatch: Any = app._opening.dispatch
-        dispatch.announce(Channel.FINISHED, [run.id.hex])
+        wakes: Any = app._opening.wakes
+        wakes.announce(Channel.FINISHED, [run.id.hex])
         async with asyncio.timeout(30):
             await looked.wait()
         gate.set()

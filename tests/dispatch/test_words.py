@@ -12,7 +12,7 @@ import pytest
 from stepwell import App
 from stepwell.dispatch.base import Channel
 from stepwell.dispatch.pacing import BURST
-from stepwell.dispatch.postgres import PostgresDispatch
+from stepwell.dispatch.postgres import PostgresWakes
 from stepwell.engine import runs
 from stepwell.model.word import Word
 from stepwell.store.pool import Database
@@ -88,26 +88,26 @@ async def test_a_start_that_may_not_say_its_word_is_announced(app: App, dsn: str
 
 
 async def test_a_lone_start_needs_no_announcement(app: App, ear: Ear, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PostgresDispatch, "announce", lambda *_: pytest.fail("it was said already"))
+    monkeypatch.setattr(PostgresWakes, "announce", lambda *_: pytest.fail("it was said already"))
     await app.definition("letters").start(1)
     assert await ear.heard() == ["default"]
 
 
 async def test_in_a_burst_words_are_left_to_the_announcements(database: Database) -> None:
-    dispatch = PostgresDispatch(database)
-    words = [dispatch.word(Channel.PENDING, ["default"]) for _ in range(2 * BURST)]
+    wakes = PostgresWakes(database)
+    words = [wakes.word(Channel.PENDING, ["default"]) for _ in range(2 * BURST)]
     assert all(words[: BURST - 1])
     assert not any(words[BURST + 1 :])
 
 
 async def test_a_burst_that_is_over_holds_up_no_word(database: Database) -> None:
     """What was announced instead is not to be paid for later: for minutes, after so many."""
-    dispatch = PostgresDispatch(database)
+    wakes = PostgresWakes(database)
     for _ in range(100_000):
-        dispatch.word(Channel.PENDING, ["default"])
+        wakes.word(Channel.PENDING, ["default"])
 
     async def may_be_said() -> bool:
-        return dispatch.word(Channel.PENDING, ["default"]) is not None
+        return wakes.word(Channel.PENDING, ["default"]) is not None
 
     await until(may_be_said, within=20)
 
@@ -123,14 +123,14 @@ async def test_who_waits_for_an_answer_before_the_next_word_is_no_burst(
     async with app.worker():
         await (await work.start()).result(20)
         announced: list[Channel] = []
-        announce = PostgresDispatch.announce
+        announce = PostgresWakes.announce
 
-        def noted(dispatch: PostgresDispatch, channel: Channel, what: Iterable[str]) -> None:
+        def noted(wakes: PostgresWakes, channel: Channel, what: Iterable[str]) -> None:
             told = list(what)
             announced.extend([channel] if told else [])
-            announce(dispatch, channel, told)
+            announce(wakes, channel, told)
 
-        monkeypatch.setattr(PostgresDispatch, "announce", noted)
+        monkeypatch.setattr(PostgresWakes, "announce", noted)
         for _ in range(3 * BURST):
             run = await work.start()
             await run.result(20)
@@ -138,10 +138,10 @@ async def test_who_waits_for_an_answer_before_the_next_word_is_no_burst(
 
 
 async def test_what_is_too_long_for_a_word_is_announced(database: Database) -> None:
-    dispatch = PostgresDispatch(database)
-    assert dispatch.word(Channel.FINISHED, ["x" * 2000]) is None
-    assert dispatch.word(Channel.FINISHED, []) is None
-    assert dispatch.word(Channel.FINISHED, ["a", "b"]) == Word("stepwell_finished", "a\nb")
+    wakes = PostgresWakes(database)
+    assert wakes.word(Channel.FINISHED, ["x" * 2000]) is None
+    assert wakes.word(Channel.FINISHED, []) is None
+    assert wakes.word(Channel.FINISHED, ["a", "b"]) == Word("stepwell_finished", "a\nb")
 
 
 async def test_a_result_that_is_awaited_is_said_with_its_commit(app: App, dsn: str) -> None:

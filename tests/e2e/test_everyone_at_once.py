@@ -13,7 +13,7 @@ import pytest
 from e2e_processes import eventually
 
 from stepwell import App, Call
-from stepwell.dispatch.postgres import PostgresDispatch
+from stepwell.dispatch.postgres import PostgresWakes
 from stepwell.engine import ends, runs, settle
 from stepwell.model.errors import Unavailable
 from stepwell.model.ids import new_claim_id
@@ -38,21 +38,21 @@ async def claimed(database: Database, count: int, *, lease: float = 60.0) -> lis
 
 async def test_many_leaders_over_the_same_rows_count_every_loss_once(database: Database, sql: Sql) -> None:
     """Reaper and Due from six places each, while workers claim and lose what they claimed."""
-    dispatch, telemetry = PostgresDispatch(database), Telemetry()
+    wakes, telemetry = PostgresWakes(database), Telemetry()
     reaped: list[Any] = []
     telemetry.listen(lambda _name, facts: reaped.extend(facts["claims"]))
     for _ in range(3):
         lost = await claimed(database, 200)
         await sql.execute("update stepwell.workers set lease_until = now() - interval '1s'")
         await sql.execute("update stepwell.runs set due_at = now() where state = 'scheduled'")
-        reapers = [Reaper(database, dispatch, telemetry, calm=timedelta(0)) for _ in range(6)]
-        dues = [Due(database, dispatch) for _ in range(6)]
+        reapers = [Reaper(database, wakes, telemetry, calm=timedelta(0)) for _ in range(6)]
+        dues = [Due(database, wakes) for _ in range(6)]
         await asyncio.gather(*(each.run_once() for each in [*reapers, *dues]))
         while (await reapers[0].reap())[0]:
             pass
         assert not await sql.fetchval("select count(*) from stepwell.runs where state = 'running'")
         assert len(lost) == 200
-    await dispatch.close()
+    await wakes.close()
     assert len(reaped) == len({(claim.id, claim.claim_id) for claim in reaped}) == 600
     assert (
         await sql.fetchval("select count(*) from stepwell.attempts")

@@ -15,7 +15,7 @@ from proxy import Proxy
 
 from stepwell import App, Call, Retry, Run, RunFailed, State, Unavailable, current
 from stepwell.client.client import BULK
-from stepwell.dispatch.postgres import PostgresDispatch
+from stepwell.dispatch.postgres import PostgresWakes
 from stepwell.services.reaper import Reaper
 from stepwell.store.pool import Database
 
@@ -317,7 +317,7 @@ async def test_a_reaping_whose_answer_is_lost_counts_one_failure(
 ) -> None:
     far = Database(proxy.dsn, "stepwell")
     await far.open()
-    reaper = Reaper(far, PostgresDispatch(far), shop.app.telemetry)
+    reaper = Reaper(far, PostgresWakes(far), shop.app.telemetry)
     async with shop.app:
         runs = await shop.app.definition("wait").start_many([(n,) for n in range(5)])
         async with shop.app.worker():

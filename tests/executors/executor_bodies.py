@@ -187,3 +187,14 @@ async def snooze_in_a_group() -> None:
 
 async def _raises(error: Exception) -> None:
     raise error
+
+
+def begin_and_wait(begun: str, gate: str) -> None:
+    """Touch a file, and wait until somebody opens the gate, which is a FIFO."""
+    Path(begun).touch()
+    os.close(os.open(gate, os.O_RDONLY))
+
+
+async def begin_and_wait_async(begun: str, gate: str) -> None:
+    await asyncio.to_thread(Path(begun).touch)
+    await asyncio.Event().wait()

@@ -151,12 +151,12 @@ async def test_a_run_whose_worker_was_lost_is_logged_by_the_reaper_that_settles_
     @app.task(name="shop.lost", retry=ONCE)
     async def lost() -> None: ...
 
-    database, dispatch = app._opening.database, app._opening.dispatch
+    database, wakes = app._opening.database, app._opening.wakes
     run = await lost.start()
     claim = await _claimed(app, "shop.lost")
     async with database.transaction() as tx:
         await execute(tx, "update stepwell.workers set lease_until = stepwell.now() - interval '1s'")
-    await Reaper(database, dispatch, app.telemetry, calm=timedelta(0)).run_once()
+    await Reaper(database, wakes, app.telemetry, calm=timedelta(0)).run_once()
     assert claim.id == run.id
     message = only(caplog, "stepwell.runs").getMessage()
     assert message.startswith(f"shop.lost {run.id} failed at attempt 1 of 1 (worker_lost): WorkerLost: the worker that")

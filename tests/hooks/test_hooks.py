@@ -193,13 +193,13 @@ async def test_a_lost_worker_and_its_runs_are_told_by_whoever_settles_them(app: 
 
     heard = hearing(app, "worker.lost", "run.failed")
     one, two = await lost.start(), await lost.start()
-    database, dispatch = app._opening.database, app._opening.dispatch
+    database, wakes = app._opening.database, app._opening.wakes
     async with database.transaction() as tx:
         worker = await a_worker(tx)
         await runs.claim(tx, Wanted(worker, None, ["shop.lost"], 2, alone=True), new_claim_id())
     async with database.transaction() as tx:
         await execute(tx, "update stepwell.workers set lease_until = stepwell.now() - interval '1s'")
-    await Reaper(database, dispatch, app.telemetry, calm=timedelta(0)).run_once()
+    await Reaper(database, wakes, app.telemetry, calm=timedelta(0)).run_once()
     await heard.count(3)
     assert Counter(heard.types) == {"run.failed": 2, "worker.lost": 1}
     failed = [event for event in heard if event.type == "run.failed"]

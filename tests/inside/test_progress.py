@@ -155,10 +155,10 @@ async def test_a_late_word_of_an_earlier_attempt_does_not_count(tx: Transaction)
     def note(attempt: int, done: float) -> StepNote:
         return StepNote(claim.id, attempt, "rows", done, None, None, time.monotonic())
 
-    await notes.write(tx, [note(2, 20)], [])
-    await notes.write(tx, [note(1, 99)], [])
+    await notes.write(tx, [note(2, 20)], [], now=time.monotonic())
+    await notes.write(tx, [note(1, 99)], [], now=time.monotonic())
     assert told(await notes.progress(tx, claim.id)) == {"rows": (20, None)}
-    await notes.write(tx, [note(2, 21)], [])
+    await notes.write(tx, [note(2, 21)], [], now=time.monotonic())
     assert told(await notes.progress(tx, claim.id)) == {"rows": (21, None)}
 
 

@@ -39,8 +39,8 @@ async def words(app: App, *channels: Channel) -> list[str]:
         heard.extend(f"{channel} {each}" for each in told or ())
 
     for channel in channels:
-        app._opening.dispatch.subscribe(channel, partial(hear, channel))
-    app._opening.dispatch.announce(channels[0], ["now"])
+        app._opening.wakes.subscribe(channel, partial(hear, channel))
+    app._opening.wakes.announce(channels[0], ["now"])
     await until(lambda: told(heard, f"{channels[0]} now"))
     return heard
 
@@ -90,6 +90,6 @@ async def test_room_that_a_lost_worker_leaves_is_announced(app: App, database: D
     worker = await a_worker(database)  # type: ignore[arg-type]
     await runs.claim_limited(database, Wanted(worker, None, ["tests.task"], 1, alone=True), new_claim_id())
     await sql.execute("update stepwell.workers set lease_until = now() - interval '1 minute'")
-    reaper = Reaper(database, app._opening.dispatch, app.telemetry, calm=timedelta(0))
+    reaper = Reaper(database, app._opening.wakes, app.telemetry, calm=timedelta(0))
     assert (await reaper.reap())[0] == 1
     await until(lambda: told(heard, "pending mail"))

@@ -13,7 +13,7 @@ from stepwell import App, Limits
 from stepwell.engine import queues, runs, settle
 from stepwell.model.ids import WorkerId, new_claim_id
 from stepwell.model.outcome import Completed
-from stepwell.model.run import Claim, ClaimedLimited, Wanted
+from stepwell.model.run import Claim, Claimed, Wanted
 from stepwell.store.pool import Database, Transaction, Tx
 from tests.factory import a_start, a_worker, execute
 
@@ -27,7 +27,7 @@ update stepwell.runs r
 """The less urgent a run is, the longer it has waited: all of them long enough."""
 
 
-async def look(tx: Tx, worker: WorkerId, limit: int = 100) -> ClaimedLimited:
+async def look(tx: Tx, worker: WorkerId, limit: int = 100) -> Claimed:
     return await runs.claim_limited(tx, Wanted(worker, None, ["tests.task"], limit, alone=True), new_claim_id())
 
 

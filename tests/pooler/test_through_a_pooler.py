@@ -15,7 +15,7 @@ import pytest
 
 from stepwell import App, Call, KeyConflict, Retry, RunCancelled, RunFailed, Snooze, current
 from stepwell.dispatch.base import Channel
-from stepwell.dispatch.postgres import PostgresDispatch
+from stepwell.dispatch.postgres import PostgresWakes
 from stepwell.engine import runs
 from stepwell.model.errors import Unavailable
 from stepwell.model.ids import new_worker_id
@@ -280,18 +280,18 @@ async def test_ten_at_once_migrate_once(blank: str) -> None:
 
 
 async def test_nobody_listens_and_everybody_knows_it_at_once(database: Database, sql: Sql) -> None:
-    dispatch = PostgresDispatch(database)
+    wakes = PostgresWakes(database)
     told: list[object] = []
-    dispatch.subscribe(Channel.PENDING, told.append)
+    wakes.subscribe(Channel.PENDING, told.append)
     await sql.add_listener("stepwell_pending", lambda *said: told.append(said[-1]))
-    dispatch.announce(Channel.PENDING, ["mail"])
+    wakes.announce(Channel.PENDING, ["mail"])
 
     async def is_told() -> bool:
         return told == ["mail"]
 
     assert await until(is_told), "who can listen is told all the same"
-    assert not dispatch.hears
-    await dispatch.close()
+    assert not wakes.hears
+    await wakes.close()
     connection = await database.connect()
     for _ in range(5):
         assert await connection.fetch("select pg_listening_channels()") == []

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from stepwell import App
-from stepwell.dispatch.postgres import PostgresDispatch
+from stepwell.dispatch.postgres import PostgresWakes
 from stepwell.engine import ends, runs
 from stepwell.model.ids import new_worker_id
 from stepwell.model.states import State
@@ -29,7 +29,7 @@ from tests.waiting_for import until
 async def test_due_moves_what_is_due_and_says_when_to_look_again(database: Database) -> None:
     now, soon = a_start(delay=timedelta(0)), a_start(delay=timedelta(seconds=0.5))
     await runs.start(database, [now, soon, a_start(delay=timedelta(days=1))])
-    due = Due(database, PostgresDispatch(database))
+    due = Due(database, PostgresWakes(database))
     assert await due.run_once() == 0.0
     assert await state_of(database, now.id) is State.PENDING  # type: ignore[arg-type]
     assert 0 < await due.run_once() <= 0.5
@@ -44,7 +44,7 @@ async def test_a_row_with_an_impossible_time_keeps_no_other_from_being_due(
     await runs.start(database, [odd])
     async with database.transaction() as tx:
         await execute(tx, f"update stepwell.runs set {column} = '{never}'")
-    due = Due(database, PostgresDispatch(database))
+    due = Due(database, PostgresWakes(database))
     assert 0 <= await due.run_once() <= LOOK
     await runs.start(database, [soon])
 
@@ -78,28 +78,28 @@ async def test_a_policy_that_cannot_be_read_keeps_nobody_from_being_reaped(datab
     async with database.transaction() as tx:
         await execute(tx, "update stepwell.runs set retry = $2 where id = $1", odd.id, retry)
         await execute(tx, "update stepwell.workers set lease_until = stepwell.now() - interval '1s'")
-    await Reaper(database, PostgresDispatch(database), Telemetry(), calm=timedelta(0)).run_once()
+    await Reaper(database, PostgresWakes(database), Telemetry(), calm=timedelta(0)).run_once()
     assert await state_of(database, odd.id) in {State.FAILED, State.PENDING}  # type: ignore[arg-type]
     assert await state_of(database, usual.id) is State.PENDING  # type: ignore[arg-type]
 
 
 async def test_the_reaper_sleeps_until_the_next_lease_ends(database: Database, dsn: str) -> None:
     claim = await claimed(database)  # type: ignore[arg-type]
-    dispatch = PostgresDispatch(database)
-    reaper = Reaper(database, dispatch, Telemetry(), calm=timedelta(0))
+    wakes = PostgresWakes(database)
+    reaper = Reaper(database, wakes, Telemetry(), calm=timedelta(0))
     assert await reaper.run_once() == 5.0
     assert await state_of(database, claim.id) is State.RUNNING  # type: ignore[arg-type]
     await Clock(dsn).skip("61s", workers_live_on=False)
     await reaper.run_once()
     assert await state_of(database, claim.id) is State.PENDING  # type: ignore[arg-type]
-    await dispatch.close()
+    await wakes.close()
 
 
 async def test_a_reaper_that_comes_before_every_lease_looks_again_soon(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stepwell.services.reaper.LOOK", 300.0)
-    reaper = Reaper(database, PostgresDispatch(database), Telemetry(), calm=timedelta(0))
+    reaper = Reaper(database, PostgresWakes(database), Telemetry(), calm=timedelta(0))
     assert await reaper.run_once() <= 1.0
 
 
@@ -111,7 +111,7 @@ async def test_a_lease_that_ends_while_others_are_reaped_is_not_slept_through(da
     async with database.transaction() as tx:
         await execute(tx, ends, lost.id, timedelta(seconds=-1))
         await execute(tx, ends, soon.id, timedelta(seconds=0.3))
-    reaper = Reaper(database, PostgresDispatch(database), Telemetry(), calm=timedelta(0))
+    reaper = Reaper(database, PostgresWakes(database), Telemetry(), calm=timedelta(0))
     async with database.transaction() as other:
         await execute(other, "lock table stepwell.attempts in access exclusive mode")
         reaping = asyncio.create_task(reaper.run_once())
@@ -131,11 +131,11 @@ async def test_many_leaders_at_once_do_no_harm(database: Database, dsn: str) -> 
     claims = [await claimed(database) for _ in range(20)]  # type: ignore[arg-type]
     await runs.start(database, [a_start(delay=timedelta(minutes=1)) for _ in range(300)])
     await Clock(dsn).skip("2m", workers_live_on=False)
-    dispatch = PostgresDispatch(database)
-    parts = [Due(database, dispatch) for _ in range(8)]
-    reapers = [Reaper(database, dispatch, Telemetry(), calm=timedelta(0)) for _ in range(8)]
+    wakes = PostgresWakes(database)
+    parts = [Due(database, wakes) for _ in range(8)]
+    reapers = [Reaper(database, wakes, Telemetry(), calm=timedelta(0)) for _ in range(8)]
     await asyncio.gather(*(each.run_once() for each in parts), *(each.run_once() for each in reapers))
-    await dispatch.close()
+    await wakes.close()
     for claim in claims:
         (attempt,) = await database.rows("attempts_of", id=claim.id)
         assert attempt["outcome"] == "failed"
@@ -267,12 +267,12 @@ async def test_a_service_that_fails_is_tried_again(database: Database) -> None:
 
 
 async def test_services_start_and_stop_a_hundred_times(database: Database) -> None:
-    dispatch, telemetry = PostgresDispatch(database), Telemetry()
+    wakes, telemetry = PostgresWakes(database), Telemetry()
     parts = [
-        Due(database, dispatch),
-        Reaper(database, dispatch, telemetry, calm=timedelta(0)),
+        Due(database, wakes),
+        Reaper(database, wakes, telemetry, calm=timedelta(0)),
         Partitions(database, keep=None),
-        Teller(database, dispatch, telemetry),
+        Teller(database, wakes, telemetry),
     ]
     for turn in range(100):
         services = Services(database, telemetry, parts, worker=new_worker_id(), lease=timedelta(seconds=30))
@@ -282,7 +282,7 @@ async def test_services_start_and_stop_a_hundred_times(database: Database) -> No
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-    await dispatch.close()
+    await wakes.close()
 
 
 async def test_workers_start_and_stop_while_runs_flow(app: App) -> None:

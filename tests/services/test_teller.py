@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from stepwell import App, Run, State, workflow
-from stepwell.dispatch.postgres import PostgresDispatch
+from stepwell.dispatch.postgres import PostgresWakes
 from stepwell.engine import ends, undelivered_ends
 from stepwell.model.events import Event
 from stepwell.model.turn import Consequences
@@ -48,15 +48,15 @@ async def finished(sql: Sql, run: Run[Any], state: State, result: str | None = N
 @pytest.fixture
 async def tell(database: Database) -> Any:
     """One round of the service."""
-    dispatch = PostgresDispatch(database)
-    teller = Teller(database, dispatch, Telemetry())
+    wakes = PostgresWakes(database)
+    teller = Teller(database, wakes, Telemetry())
 
     async def round() -> None:
         while await teller.run_once() < LOOK:
             pass
 
     yield round
-    await dispatch.close()
+    await wakes.close()
 
 
 Tell = Callable[[], Awaitable[None]]

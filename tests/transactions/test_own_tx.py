@@ -450,9 +450,10 @@ async def test_nothing_is_opened_for_bodies_that_do_not_ask(app: App, sql: Sql, 
         async with app.worker() as worker:
             await ready.wait()
             await (await echo.start(1)).result(timeout=30)
-            link: Any = worker._link
-            assert not link._lending._lent
-            assert not link._lending._connections._idle
+            assert worker._link.lend is not None
+            lending: Any = worker._link.lend()
+            assert not lending._lending._lent
+            assert not lending._lending._connections._idle
 
 
 async def test_a_run_is_finished_when_its_transaction_ends_and_not_when_that_began(app: App) -> None:

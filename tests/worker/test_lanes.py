@@ -44,9 +44,9 @@ class Wiretap:
         self.settled += settlements
         return await self._settle(settlements, repeated=repeated)
 
-    async def claim(self, *args: Any, **more: Any) -> Any:
-        self.looks += 1
-        return await self._claim(*args, **more)
+    async def claim(self, look: Any) -> Any:
+        self.looks += look.queue is None and not look.limited
+        return await self._claim(look)
 
 
 async def outcomes(run: Run[Any]) -> list[str]:

@@ -12,22 +12,24 @@ from stepwell.model.ids import ClaimId, RunId
 from stepwell.model.run import Claim
 from stepwell.model.states import State
 from stepwell.model.turn import Advance, Advanced
+from stepwell.worker.turns.host import Page
 from stepwell.worker.turns.turn_state import MOVES, IllegalMove, Lifecycle, TurnState
 
 WROTE = Advanced(State.WAITING, 0), frozenset[RunId]()
 
 
-def advance() -> Advance:
-    return Advance(Claim.bare(RunId(uuid4()), ClaimId(UUID(int=0)), "default", 1), recorded=3, seen=1)
+def page() -> Page:
+    claim = Claim.bare(RunId(uuid4()), ClaimId(UUID(int=0)), "default", 1)
+    return Page(Advance(claim, recorded=3, seen=1))
 
 
 def reached(state: TurnState) -> Lifecycle:
     """A turn that came to this state as turns do."""
     life = Lifecycle((0, 0))
     if state in (TurnState.WRITING, TurnState.FAILING):
-        life.send(advance())
+        life.send(page())
     if state is TurnState.CLOSING:
-        life.send(advance(), last=True)
+        life.send(page(), last=True)
     if state is TurnState.FAILING:
         life.fail(KeyError("k"))
     if state is TurnState.ENDED:
@@ -52,7 +54,7 @@ async def test_a_turn_moves_as_its_table_says_and_in_no_other_way(was: TurnState
 @pytest.mark.parametrize("last", [False, True])
 async def test_no_second_write_leaves_while_one_is_on_its_way_or_after_the_last(state: TurnState, last: bool) -> None:
     with pytest.raises(IllegalMove):
-        reached(state).send(advance(), last=last)
+        reached(state).send(page(), last=last)
 
 
 @pytest.mark.parametrize("state", list(TurnState))
@@ -64,7 +66,7 @@ async def test_a_turn_goes_on_after_a_write_and_ends_after_the_last() -> None:
     life = reached(TurnState.WRITING)
     assert life.answer(WROTE) is not None
     assert (life.state, life.written, life.end.done()) == (TurnState.RUNNING, (3, 1), False)
-    life.send(advance(), last=True)
+    life.send(page(), last=True)
     assert life.answer(WROTE) is None
     assert (life.state, await life.end) == (TurnState.ENDED, WROTE[0])
 

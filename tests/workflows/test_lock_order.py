@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from stepwell import App, Run, State
-from stepwell.dispatch.postgres import PostgresDispatch
+from stepwell.dispatch.postgres import PostgresWakes
 from stepwell.engine import ends
 from stepwell.services.due import Due
 from stepwell.store.pool import Database, Transaction
@@ -62,8 +62,8 @@ async def test_a_workflow_is_cancelled_by_force_after_its_children(database: Dat
 
 
 async def test_a_workflow_times_out_after_its_children(database: Database, dsn: str, parent: Run[None]) -> None:
-    dispatch = PostgresDispatch(database)
+    wakes = PostgresWakes(database)
     await Clock(dsn).skip("2h")
-    await while_a_child_ends(database, parent, Due(database, dispatch).run_once)
-    await dispatch.close()
+    await while_a_child_ends(database, parent, Due(database, wakes).run_once)
+    await wakes.close()
     assert (await parent.info()).state is State.FAILED

@@ -18,17 +18,13 @@ SOON = 30
 def tapped(worker: Any) -> list[list[str | None]]:
     """Of each group that the worker writes: what its members do."""
     link, groups = worker._link, []
-    record, advance = link.record, link.advance
-
-    async def tap_record(advances: Sequence[Advance]) -> Any:
-        groups.append([each.only for each in advances])
-        return await record(advances)
+    advance = link.advance
 
     async def tap_advance(advances: Sequence[Advance], claim_id: Any) -> Any:
         groups.append([each.only for each in advances])
         return await advance(advances, claim_id)
 
-    link.record, link.advance = tap_record, tap_advance
+    link.advance = tap_advance
     return groups
 
 

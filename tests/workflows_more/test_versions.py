@@ -14,7 +14,6 @@ from stepwell import App, InvalidSetting, Run, RunFailed, workflow
 from stepwell.client.client import Client
 from stepwell.definitions.workflow import version_of
 from stepwell.model.run import Filter
-from stepwell.worker import worker as working
 from tests.waiting_for import until
 
 
@@ -179,7 +178,7 @@ async def test_options_may_unpin_again_and_a_retry_is_not_pinned(dsn: str) -> No
 async def test_who_stopped_at_older_code_goes_on_though_the_newer_was_there_before(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(working, "UNBLOCK", 0.2)
+    monkeypatch.setattr("stepwell.services.unblock.LOOK", 0.2)
     right, wrong, checkout = right_and_wrong(dsn)
     async with right, wrong:
         async with right.worker():

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from stepwell.concurrency.retry_unavailable import patiently
-from stepwell.dispatch.base import Channel, Dispatch, tell_all
+from stepwell.dispatch.base import Channel, Wakes, tell_all
 from stepwell.engine import bulk, ends, reads
 from stepwell.model.ids import RunId, new_run_id
 from stepwell.model.run import Filter
@@ -19,10 +19,10 @@ from stepwell.telemetry import Telemetry
 class BulkVerbs:
     """List, cancel or retry many runs. A call takes one batch of ids."""
 
-    def __init__(self, database: Database, dispatch: Dispatch, telemetry: Telemetry) -> None:
+    def __init__(self, database: Database, wakes: Wakes, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
         self._database = database
-        self._dispatch = dispatch
+        self._wakes = wakes
 
     async def matching(self, which: Filter, *, finished: bool, limit: int, after: UUID) -> list[UUID]:
         """Return the ids of live or of finished runs that match, oldest first, after the id `after`."""
@@ -50,7 +50,7 @@ class BulkVerbs:
             return ended, after
 
         cancelled, after = await patiently(cancel)
-        tell_all(self._dispatch, after)
+        tell_all(self._wakes, after)
         if after.gone:
             self._telemetry.tell("runs.cancelled", runs=after.gone)
         return cancelled, list(after.asked)
@@ -64,5 +64,5 @@ class BulkVerbs:
                 return await bulk.start_again(tx, new_ids, again=again)
 
         started, queues = await patiently(start_again)
-        self._dispatch.announce(Channel.PENDING, queues)
+        self._wakes.announce(Channel.PENDING, queues)
         return started

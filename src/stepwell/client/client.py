@@ -15,7 +15,7 @@ from stepwell.client.start_batches import StartBatches
 from stepwell.client.workflow_verbs import WorkflowVerbs
 from stepwell.concurrency.collector import uncollected
 from stepwell.concurrency.retry_unavailable import PATIENCE, T, patiently
-from stepwell.dispatch.base import Channel, Dispatch, tell_all
+from stepwell.dispatch.base import Channel, Wakes, tell_all
 from stepwell.engine import ends, forks, notes, queues, reads, runs, workers
 from stepwell.explain import explanation
 from stepwell.model.errors import Unavailable
@@ -44,13 +44,13 @@ class NotPlain(Exception):
 class Client:
     """The verbs of an app that is open on one event loop. Each retries while the database is away for a moment."""
 
-    def __init__(self, database: Database, dispatch: Dispatch, telemetry: Telemetry | None = None) -> None:
+    def __init__(self, database: Database, wakes: Wakes, telemetry: Telemetry | None = None) -> None:
         self._telemetry = telemetry or Telemetry()
         self._database = database
-        self._dispatch = dispatch
-        self._waiting = ResultWaiter(database, dispatch)
-        self.outside = WorkflowVerbs(database, dispatch)
-        self.many = BulkVerbs(database, dispatch, self._telemetry)
+        self._wakes = wakes
+        self._waiting = ResultWaiter(database, wakes)
+        self.outside = WorkflowVerbs(database, wakes)
+        self.many = BulkVerbs(database, wakes, self._telemetry)
         self._starting = StartBatches(self._start_all, patience=PATIENCE)
 
     async def close(self) -> None:
@@ -102,7 +102,7 @@ class Client:
         return ids
 
     async def _start_one(self, start: Start) -> RunId:
-        word = self._dispatch.word(Channel.PENDING, [start.terms.queue])
+        word = self._wakes.word(Channel.PENDING, [start.terms.queue])
         self._waiting.started([start.id])  # before the start is sent: its end may be announced before the answer
 
         async def insert(again: bool) -> bool:
@@ -144,13 +144,13 @@ class Client:
         self._waiting.started(each.id for each in started if each.key is None)
         terms = {each.terms for each in started}
         if pending:
-            self._dispatch.announce(Channel.PENDING, {each.queue for each in terms if not each.is_delayed})
+            self._wakes.announce(Channel.PENDING, {each.queue for each in terms if not each.is_delayed})
         # The leader of `due` uses its own clock only to decide when to poll; for a time of day it polls at once.
         waits = {each.delay or NOTHING for each in terms if each.is_delayed}
         waits |= {each.expires for each in terms if each.expires is not None}
         waits |= {each.deadline for each in terms if each.deadline is not None}
         if waits:
-            self._dispatch.announce(Channel.SCHEDULED, [f"{min(waits).total_seconds():.3f}"])
+            self._wakes.announce(Channel.SCHEDULED, [f"{min(waits).total_seconds():.3f}"])
 
     async def retry(self, run_id: UUID) -> RunId:
         new_id = new_run_id()
@@ -159,7 +159,7 @@ class Client:
             async with self._database.transaction() as tx:
                 return await forks.start_again(tx, run_id, new_id, again=again)
 
-        self._dispatch.announce(Channel.PENDING, await patiently(start_again))
+        self._wakes.announce(Channel.PENDING, await patiently(start_again))
         return new_id
 
     async def cancel(self, run_id: UUID, *, force: bool = False) -> None:
@@ -172,7 +172,7 @@ class Client:
             return after
 
         after = await patiently(cancel)
-        tell_all(self._dispatch, after)
+        tell_all(self._wakes, after)
         if after.gone:
             self._telemetry.tell("runs.cancelled", runs=after.gone)
 
@@ -239,15 +239,15 @@ class Client:
     async def set_limits(self, queue: str, limits: Limits, sets: set[str]) -> None:
         await self._change_queue(lambda tx: queues.set_limits(tx, queue, limits, sets=sets))
         await patiently(lambda _again: queues.count_in(self._database, queue))
-        self._dispatch.announce(Channel.LIMITED, [queue])
-        self._dispatch.announce(Channel.PENDING, [queue])
+        self._wakes.announce(Channel.LIMITED, [queue])
+        self._wakes.announce(Channel.PENDING, [queue])
 
     async def pause_queue(self, queue: str, by: str) -> None:
         await self._change_queue(lambda tx: queues.pause(tx, queue, by=by))
 
     async def resume_queue(self, queue: str) -> bool:
         resumed = await self._change_queue(lambda tx: queues.resume(tx, queue))
-        self._dispatch.announce(Channel.PENDING, [queue])
+        self._wakes.announce(Channel.PENDING, [queue])
         return resumed
 
     async def queues(self, name: str | None = None) -> list[QueueInfo]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from uuid import UUID
 
 from stepwell.concurrency.background import in_time
-from stepwell.dispatch.base import WE, WHO, Channel, Dispatch
+from stepwell.dispatch.base import WE, WHO, Channel, Wakes
 from stepwell.engine import reads
 from stepwell.model.errors import NotFound, Unavailable
 from stepwell.model.ids import uuid_of
@@ -38,9 +38,9 @@ class ResultWaiter:
     """Waits for runs to finish. One poll answers all waiters, and covers new ids, announced ids and, now and then, all
     ids."""
 
-    def __init__(self, database: Database, dispatch: Dispatch) -> None:
+    def __init__(self, database: Database, wakes: Wakes) -> None:
         self._database = database
-        self._dispatch = dispatch
+        self._wakes = wakes
         self._futures: dict[UUID, set[Future]] = {}
         self._fresh: set[UUID] = set()
         """Ids that were awaited only now: there may be no such run."""
@@ -117,8 +117,8 @@ class ResultWaiter:
     def _begin(self) -> None:
         if self._watch is None:
             self._unsubscribe = [
-                self._dispatch.subscribe(Channel.FINISHED, self._heard_finished),
-                self._dispatch.subscribe(Channel.AWAITED, self._heard_awaited),
+                self._wakes.subscribe(Channel.FINISHED, self._heard_finished),
+                self._wakes.subscribe(Channel.AWAITED, self._heard_awaited),
             ]
             self._watch = asyncio.create_task(self._run(), name="stepwell.client.result_waiter")
             self._watch.add_done_callback(self._watch_ended)
@@ -133,7 +133,7 @@ class ResultWaiter:
             self._is_known = False
             self._doubt(self._futures, SPREADING)
         self._said = now
-        self._dispatch.announce(Channel.AWAITED, [WE])
+        self._wakes.announce(Channel.AWAITED, [WE])
 
     def _doubt(self, ids: Iterable[UUID], pauses: Sequence[float]) -> None:
         """Poll these runs after each of the pauses, since they may finish without an announcement.
@@ -177,7 +177,7 @@ class ResultWaiter:
                 self._new[run_id] = True
             awaited = _among(ids, self._futures)
             if awaited:
-                self._dispatch.answered(Channel.PENDING)
+                self._wakes.answered(Channel.PENDING)
             if len(awaited) == 1 and self._let_look(*awaited):
                 return
             self._look |= awaited
@@ -224,7 +224,7 @@ class ResultWaiter:
         """Wait until there is something to poll."""
         now = asyncio.get_running_loop().time
         begun = now()
-        at_all = self._looked_at_all + (POLL if self._dispatch.hears else POLL_DEAF)
+        at_all = self._looked_at_all + (POLL if self._wakes.hears else POLL_DEAF)
         pause = min([at_all - begun, *list(self._looks)[:1]])
         if await in_time(max(0.0, pause), self._stirred.wait()):
             self._stirred.clear()
@@ -245,7 +245,7 @@ class ResultWaiter:
         self._look |= self._doubted
         if not self._looks:
             self._doubted.clear()
-            self._is_known = self._dispatch.hears
+            self._is_known = self._wakes.hears
 
     async def _answer(self) -> None:
         far, self._look_far = self._look_far, set()

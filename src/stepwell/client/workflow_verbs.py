@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from stepwell.concurrency.retry_unavailable import patiently
-from stepwell.dispatch.base import Channel, Dispatch, tell_all
+from stepwell.dispatch.base import Channel, Wakes, tell_all
 from stepwell.engine import arrivals, forks, pauses, runs, workflows
 from stepwell.model.events import Event, EventType, HistoryEvent, Sent
 from stepwell.model.ids import RunId, new_run_id
@@ -24,9 +24,9 @@ LOOK = 0.5
 class WorkflowVerbs:
     """The verbs of the client that concern workflows only."""
 
-    def __init__(self, database: Database, dispatch: Dispatch) -> None:
+    def __init__(self, database: Database, wakes: Wakes) -> None:
         self._database = database
-        self._dispatch = dispatch
+        self._wakes = wakes
 
     async def send(self, run_id: UUID, type: EventType, name: str, value: bytes) -> Sent:
         """Deliver a signal or a request to a live workflow. It is stored exactly once when this returns, even if
@@ -51,7 +51,7 @@ class WorkflowVerbs:
                     await runs.note_repeated_starts(tx, [arrival])
             return after
 
-        tell_all(self._dispatch, await patiently(send))
+        tell_all(self._wakes, await patiently(send))
         return Sent(arrival, workflow)
 
     async def signal_or_start(self, start: Start, name: str, value: bytes) -> RunId:
@@ -72,7 +72,7 @@ class WorkflowVerbs:
                     await runs.note_repeated_starts(tx, [start.id, event.id])
             return after
 
-        tell_all(self._dispatch, await patiently(send))
+        tell_all(self._wakes, await patiently(send))
         return led_to[-1]
 
     async def answer(self, run_id: UUID, update: UUID) -> Event:
@@ -101,16 +101,16 @@ class WorkflowVerbs:
         steered = await patiently(lambda _again: pauses.pause(self._database, [run_id], by=by))
         if not steered.queues:
             await patiently(lambda _again: pauses.refuse_pause(self._database, run_id, State.PAUSED))
-        self._dispatch.announce(Channel.ARRIVED, [each.hex for each in steered.heard])
+        self._wakes.announce(Channel.ARRIVED, [each.hex for each in steered.heard])
 
     async def resume(self, run_id: UUID) -> None:
         """Resume a paused run."""
         steered = await patiently(lambda _again: pauses.resume(self._database, [run_id]))
         if not steered.queues:
             await patiently(lambda _again: pauses.refuse_pause(self._database, run_id, None))
-        self._dispatch.announce(Channel.ARRIVED, [each.hex for each in steered.heard])
-        self._dispatch.announce(Channel.PENDING, steered.queues)
-        self._dispatch.announce(Channel.SCHEDULED, ["0"])
+        self._wakes.announce(Channel.ARRIVED, [each.hex for each in steered.heard])
+        self._wakes.announce(Channel.PENDING, steered.queues)
+        self._wakes.announce(Channel.SCHEDULED, ["0"])
 
     async def fork(self, run_id: UUID, at: int) -> RunId:
         """Start a new run whose history is a copy of this one's, up to the event `at`."""
@@ -120,8 +120,8 @@ class WorkflowVerbs:
             async with self._database.transaction() as tx:
                 return await forks.fork(tx, run_id, new_id, at=at, again=again)
 
-        self._dispatch.announce(Channel.PENDING, await patiently(fork))
-        self._dispatch.announce(Channel.SCHEDULED, ["0"])
+        self._wakes.announce(Channel.PENDING, await patiently(fork))
+        self._wakes.announce(Channel.SCHEDULED, ["0"])
         return new_id
 
     async def open_runs(self, *, after: UUID, limit: int) -> list[OpenRun]:

@@ -7,13 +7,15 @@ it. The settlement of the attempt then adds the completed run and commits: both 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol
 
 from stepwell.model.errors import WrongUse
+from stepwell.model.ids import ClaimId
 from stepwell.model.run import Claim
+from stepwell.model.turn import Advance, Written
 
 
 class OwnTx(Protocol):
@@ -41,8 +43,8 @@ class OwnTx(Protocol):
         """
         ...
 
-    async def record(self, write: Callable[[Any], Awaitable[None]]) -> None:
-        """Call `write` in the transaction, and commit everything: the twin of `complete`, for a step."""
+    async def advance(self, advances: Sequence[Advance], claim_id: ClaimId) -> Written:
+        """Write what a turn asks for after this step, and commit everything; errors as of `complete`."""
         ...
 
     def close(self) -> None:
@@ -60,13 +62,19 @@ lends: ContextVar[Callable[[], OwnTx] | None] = ContextVar("stepwell.lends", def
 """Makes the transaction of an attempt. A worker sets it for the bodies on its own event loop."""
 
 
-def lend_from_here(lend: Callable[[], OwnTx]) -> None:
-    """Lend connections to bodies on this event loop only: on another loop its connections are of no use."""
+def lend_from_here(lend: Callable[[], OwnTx] | None) -> None:
+    """Lend transactions to bodies on this event loop: elsewhere a connection of this one is of no use. None says that
+    this worker has no connection that it could lend."""
     loop = asyncio.get_running_loop()
 
     def lent() -> OwnTx:
         if asyncio.get_running_loop() is not loop:
             raise _not_here()
+        if lend is None:
+            raise WrongUse(
+                "this worker has no database connection of its own: current.tx() needs one; run it on a worker with a "
+                "DSN"
+            )
         return lend()
 
     lends.set(lent)

@@ -8,11 +8,11 @@ from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
-from stepwell.definitions.definition import Definitions, ExecutorName, Task
+from stepwell.definitions.definition import Definitions, Task
 from stepwell.definitions.options import LONGEST_NAME, Handler, LimitBy, Options, checked_text
 from stepwell.definitions.run import Opened
 from stepwell.definitions.workflow import Step, Workflow
-from stepwell.executors.process import importable
+from stepwell.executors.registry import Executors
 from stepwell.model.duration import Duration
 from stepwell.model.errors import InvalidSetting, WrongUse
 from stepwell.model.keeping import Keeping
@@ -55,6 +55,7 @@ class Registering:
     """The part of an app that registers tasks, workflows and steps."""
 
     definitions: Definitions
+    executors: Executors
 
     @overload
     def task(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
@@ -72,7 +73,7 @@ class Registering:
         expires: Duration | None = None,
         deadline: Duration | None = None,
         heartbeat: Duration | None = None,
-        executor: ExecutorName | None = None,
+        executor: str | None = None,
         limit_by: LimitBy | None = None,
         per_key: int | None = None,
         unique: bool | None = None,
@@ -93,7 +94,7 @@ class Registering:
         expires: Duration | None = None,
         deadline: Duration | None = None,
         heartbeat: Duration | None = None,
-        executor: ExecutorName | None = None,
+        executor: str | None = None,
         limit_by: LimitBy | None = None,
         per_key: int | None = None,
         unique: bool | None = None,
@@ -116,9 +117,7 @@ class Registering:
 
         def register(fn: Callable[..., Any]) -> Task[..., Any]:
             _checked_function(fn, "task")
-            place = _checked_executor(fn, executor)
-            if place == "process" and (reason := importable(fn)):
-                raise InvalidSetting("executor", "process", reason)
+            place = self.executors.place_of(fn, executor)
             task: Task[..., Any] = Task(
                 cast(Opened, self), fn, name=name or _name_of(fn), options=options, executor=place, heartbeat=heartbeat
             )
@@ -199,7 +198,7 @@ class Registering:
         name: str | None = None,
         retry: Retry = ONCE,
         timeout: Duration | None = None,
-        executor: ExecutorName | None = None,
+        executor: str | None = None,
     ) -> StepDecorator: ...
     @refuse_unknown_options
     def step(
@@ -209,7 +208,7 @@ class Registering:
         name: str | None = None,
         retry: Retry = ONCE,
         timeout: Duration | None = None,
-        executor: ExecutorName | None = None,
+        executor: str | None = None,
     ) -> Any:
         """Register a function as a step: a workflow runs it inline, in its own worker, and its result is recorded.
 
@@ -219,9 +218,7 @@ class Registering:
 
         def register(fn: Callable[..., Any]) -> Step[..., Any]:
             _checked_function(fn, "step")
-            place = _checked_executor(fn, executor)
-            if place == "process" and (reason := importable(fn)):
-                raise InvalidSetting("executor", "process", reason)
+            place = self.executors.place_of(fn, executor)
             step: Step[..., Any] = Step(
                 fn, name=checked_text("name", name or _name_of(fn), LONGEST_NAME), retry=retry, timeout=timeout,
                 executor=place,
@@ -239,22 +236,6 @@ def _name_of(fn: Callable[..., Any]) -> str:
         spec, path = getattr(main, "__spec__", None), getattr(main, "__file__", None)
         module = spec.name if spec is not None else Path(path).stem if path else module
     return f"{module}.{fn.__qualname__}".replace(".<locals>", "")
-
-
-def _checked_executor(fn: Callable[..., Any], executor: str | None) -> ExecutorName:
-    """Return the executor of a function: `async def` runs on the worker's loop, `def` in a thread, and either in a
-    process if asked."""
-    match executor, inspect.iscoroutinefunction(fn):
-        case None | "inline", True:
-            return "inline"
-        case None | "thread", False:
-            return "thread"
-        case "process", _:
-            return "process"
-        case (("inline" | "thread"), _):
-            raise InvalidSetting("executor", executor, "'inline' is for an async def, 'thread' for a def")
-        case _:
-            raise InvalidSetting("executor", executor, "must be None, 'inline', 'thread' or 'process'")
 
 
 def _checked_function(fn: Any, kind: str) -> None:

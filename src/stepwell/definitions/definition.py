@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sized
 from datetime import datetime, timedelta
 from hashlib import blake2b
-from typing import Any, Generic, Literal, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -35,7 +35,6 @@ from stepwell.sync import Portal
 
 P = ParamSpec("P")
 R = TypeVar("R")
-ExecutorName = Literal["inline", "thread", "process"]
 
 
 _A_FAILED_RUN = (
@@ -276,12 +275,12 @@ class Task(FunctionDefinition[P, R]):
         *,
         name: str,
         options: Options,
-        executor: ExecutorName,
+        executor: str,
         signature: Signature | None = None,
         heartbeat: Duration | None = None,
     ) -> None:
         super().__init__(app, fn, name=name, options=options, signature=signature)
-        self.executor: ExecutorName = executor
+        self.executor = executor
         self.heartbeat = None if heartbeat is None else positive("heartbeat", heartbeat)
 
     @refuse_unknown_options

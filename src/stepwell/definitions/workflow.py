@@ -14,7 +14,7 @@ from types import CodeType
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from stepwell.codec import Signature, encode
-from stepwell.definitions.definition import ExecutorName, FunctionDefinition, SyncFunction
+from stepwell.definitions.definition import FunctionDefinition, SyncFunction
 from stepwell.definitions.mentions import Mentions, mentions
 from stepwell.definitions.options import LONGEST_NAME, Handler, checked_text, positive
 from stepwell.definitions.run import Run, SyncRun
@@ -159,14 +159,14 @@ class Step(Generic[P, R]):
         fn: Callable[P, Any],
         *,
         name: str,
-        executor: ExecutorName,
+        executor: str,
         retry: Retry,
         timeout: Duration | None = None,
         signature: Signature | None = None,
     ) -> None:
         self.fn = fn
         self.name = name
-        self.executor: ExecutorName = executor
+        self.executor = executor
         self.retry = retry
         self.timeout = None if timeout is None else positive("timeout", timeout).total_seconds()
         self.signature = signature or Signature(fn, name=name)

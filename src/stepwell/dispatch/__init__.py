@@ -1,1 +1,1 @@
-"""How a worker comes by its claims, and how it hears that there may be some."""
+"""Wakes and claims: how a worker hears that there may be work, and how it claims work."""

@@ -1,4 +1,7 @@
-"""What a dispatch is. A wake is a hint, never the truth: all of them may be lost, and polling goes on."""
+"""The two parts of dispatch, as protocols: `Wakes` carries hints, `Claims` decides whose work is next.
+
+A wake is a hint, never the truth. All of them may be lost, since every subscriber also polls. A claim is the truth.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from typing import Protocol
 
-from stepwell.model.ids import ClaimId
-from stepwell.model.run import Claimed, ClaimedLimited, Wanted
+from stepwell.model.outcome import Completed
+from stepwell.model.run import Claim, Claimant, Claimed, Exchanged, Look, Order
 from stepwell.model.turn import Consequences
 from stepwell.model.word import Word
 
@@ -31,28 +34,24 @@ class Channel(StrEnum):
     LIMITED = "limited"
     """Queues that got a limit just now."""
     AWAITED = "awaited"
-    """Whether anyone waits for runs to finish: WHO asks, WE answers, and says so anew every few seconds."""
+    """Whether a client waits for runs to finish: WHO asks, WE answers, and is repeated every few seconds."""
 
 
-class Dispatch(Protocol):
+class Wakes(Protocol):
+    """Hints between processes: publish and subscribe."""
+
     @property
     def hears(self) -> bool:
-        """Whether announcements arrive at the moment; if not, who waits polls more often."""
+        """True while announcements arrive. While they do not, subscribers poll more often."""
         ...
 
-    async def claim(self, wanted: Wanted, claim_id: ClaimId) -> Claimed: ...
-
-    async def claim_from(self, queue: str, wanted: Wanted, claim_id: ClaimId) -> Claimed: ...
-
-    async def claim_limited(self, wanted: Wanted, claim_id: ClaimId) -> ClaimedLimited: ...
-
     def announce(self, channel: Channel, what: Iterable[str]) -> None:
-        """Tell everyone, soon, together with what else there is to tell. Never waits and never fails."""
+        """Publish to all subscribers, soon, in a batch with other announcements. Never waits and never fails."""
         ...
 
     def word(self, channel: Channel, what: Sequence[str]) -> Word | None:
-        """The same, for a statement to say, so that it is heard with its commit. If there is none, or the statement
-        tells that it was not said, it is to be announced."""
+        """Return the same announcement for a statement to publish with its commit. If the answer is None, or the
+        statement reports that it did not publish it, the caller announces it."""
         ...
 
     def answered(self, channel: Channel) -> None:
@@ -60,12 +59,27 @@ class Dispatch(Protocol):
         ...
 
     def subscribe(self, channel: Channel, hear: Hear) -> Callable[[], None]:
-        """Hear what is announced; the answer is a function that ends it."""
+        """Call `hear` with every announcement; the answer is a function that ends the subscription."""
+        ...
+
+
+class Claims(Protocol):
+    """The order of work: which runs a worker claims next."""
+
+    async def claim(self, who: Claimant, look: Look) -> Claimed:
+        """pending -> running: claim up to `look.limit` runs where `look` says."""
+        ...
+
+    async def exchange(
+        self, who: Claimant, completed: Sequence[tuple[Claim, Completed]], order: Order, *, word: Word | None
+    ) -> Exchanged:
+        """running -> completed and pending -> running, in one step: both are done, or neither is. `word` is published
+        with the commit; the answer says if it was."""
         ...
 
 
 def words_of(after: Consequences) -> list[tuple[Channel, str]]:
-    """Everything that others should hear of what was written."""
+    """Return the announcements that follow from a write."""
     words = [(Channel.PENDING, queue) for queue in sorted(after.wakes)]
     words += [(Channel.CANCELLED, run_id.hex) for run_id in after.cancelled]
     words += [(Channel.FINISHED, run_id.hex) for run_id in (*after.finished, *after.cancelled)]
@@ -75,10 +89,10 @@ def words_of(after: Consequences) -> list[tuple[Channel, str]]:
     return words
 
 
-def tell_all(dispatch: Dispatch, after: Consequences) -> None:
-    """Everyone whom it concerns."""
+def tell_all(wakes: Wakes, after: Consequences) -> None:
+    """Announce everything that follows from a write."""
     words: dict[Channel, list[str]] = {}
     for channel, word in words_of(after):
         words.setdefault(channel, []).append(word)
     for channel, what in words.items():
-        dispatch.announce(channel, what)
+        wakes.announce(channel, what)

@@ -1,9 +1,8 @@
-"""Claims by SQL, wakes by LISTEN and NOTIFY.
+"""Dispatch on Postgres: wakes by LISTEN and NOTIFY, claims by SQL.
 
-NOTIFY takes a lock that serialises the commits of everyone who notifies, so it is not part of a transaction
-that does work, but for one at a time (`word`). What there is to announce gathers while the last announcement
-is on its way, and leaves on one connection of its own, after the commit it speaks of, and without waiting for
-the disk.
+NOTIFY takes a lock that serialises the commits of all sessions that notify. A transaction that does work therefore
+does not notify, except for one at a time (`word`). Announcements gather while the last one is on its way. They leave
+on one connection of their own, after the commit they tell of, and without waiting for the disk.
 """
 
 from __future__ import annotations
@@ -15,28 +14,59 @@ import asyncpg
 
 from stepwell.dispatch.base import Channel, Hear
 from stepwell.dispatch.pacing import GATHER, Pacing
-from stepwell.engine import runs
+from stepwell.engine import ends, runs
+from stepwell.engine.ends import ClaimEnd
 from stepwell.model.errors import Unavailable
-from stepwell.model.ids import ClaimId
-from stepwell.model.run import Claimed, ClaimedLimited, Wanted
+from stepwell.model.outcome import Completed
+from stepwell.model.run import Claim, Claimant, Claimed, Exchanged, Look, Order, Wanted
+from stepwell.model.states import State
+from stepwell.model.turn import Consequences
 from stepwell.model.word import Word
 from stepwell.store.pool import Database, Row, reaching
 from stepwell.telemetry import log
 
 PING = 10.0
-"""Seconds between two looks at whether the connection still hears."""
+"""Seconds between two checks that the connection still receives."""
 FAREWELL = 2.0
 _PAYLOAD = 7_000
 """Postgres refuses a payload of 8,000 bytes."""
 _WORD = 1_000
-"""The longest that a statement says."""
+"""The most bytes that a statement publishes with its commit."""
 _SEPARATOR = "\n"
 _TAKES_WRITES = "select current_setting('transaction_read_only')::bool as is_read_only"
 _PING = _SEPARATOR
-"""What no name can be."""
+"""A payload that no name of a run or queue can be."""
 
 
-class PostgresDispatch:
+class PostgresClaims:
+    """Claims by SQL: the table of runs decides."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def claim(self, who: Claimant, look: Look) -> Claimed:
+        wanted = Wanted(who.worker, who.queues, who.names, look.limit, look.alone)
+        if look.queue is not None:
+            return await runs.claim_from(self._database, look.queue, wanted, look.claim_id)
+        if look.limited:
+            return await runs.claim_limited(self._database, wanted, look.claim_id)
+        return await runs.claim(self._database, wanted, look.claim_id)
+
+    async def exchange(
+        self, who: Claimant, completed: Sequence[tuple[Claim, Completed]], order: Order, *, word: Word | None
+    ) -> Exchanged:
+        if order.places:
+            return await runs.exchange(
+                self._database, completed, order, worker=who.worker, names=who.names, word=word
+            )  # fmt: skip
+        endings = [ClaimEnd(claim, State.COMPLETED, outcome.result) for claim, outcome in completed]
+        ended = await ends.end(self._database, endings, Consequences(), word=word)
+        return Exchanged([], {claim.id for claim, _ in completed} - ended.moved, ended.said)
+
+
+class PostgresWakes:
+    """Wakes by LISTEN and NOTIFY, on one connection of their own."""
+
     def __init__(self, database: Database) -> None:
         self._database = database
         self._names = {channel: f"{database.schema}_{channel}" for channel in Channel}
@@ -51,15 +81,6 @@ class PostgresDispatch:
         self._sends = Pacing()
         self._words = {channel: Pacing() for channel in Channel}
 
-    async def claim(self, wanted: Wanted, claim_id: ClaimId) -> Claimed:
-        return await runs.claim(self._database, wanted, claim_id)
-
-    async def claim_from(self, queue: str, wanted: Wanted, claim_id: ClaimId) -> Claimed:
-        return await runs.claim_from(self._database, queue, wanted, claim_id)
-
-    async def claim_limited(self, wanted: Wanted, claim_id: ClaimId) -> ClaimedLimited:
-        return await runs.claim_limited(self._database, wanted, claim_id)
-
     @property
     def hears(self) -> bool:
         return bool(self._listening)
@@ -71,7 +92,7 @@ class PostgresDispatch:
             self._stir()
 
     def word(self, channel: Channel, what: Sequence[str]) -> Word | None:
-        """While little is said: in a burst, what is announced gathers."""
+        """Return a word while few are published: in a burst, announcements gather."""
         text = _SEPARATOR.join(what)
         if not text or len(text) > _WORD or self._outbox or not self._words[channel].may_leave_at_once():
             return None
@@ -83,13 +104,13 @@ class PostgresDispatch:
     def subscribe(self, channel: Channel, hear: Hear) -> Callable[[], None]:
         self._hears[channel].append(hear)
         if channel in self._listening:
-            # What was announced before this one listened is only to be found by looking.
+            # Announcements before this subscription are lost: have the subscriber look once.
             asyncio.get_running_loop().call_soon(hear, None)
         self._stir()
         return lambda: self._hears[channel].remove(hear)
 
     async def close(self) -> None:
-        """Send what is left, but not for long: it is only hints."""
+        """Publish what is left, for a short time: announcements are only hints."""
         self._closing = True
         self._stirred.set()
         if self._wire is not None:
@@ -103,7 +124,7 @@ class PostgresDispatch:
             self._wire = asyncio.create_task(self._run(), name="stepwell.wire")
 
     async def _run(self) -> None:
-        """Keep the connection, for as long as there is anyone to tell or to hear."""
+        """Keep the connection while there are announcements to publish or subscribers."""
         pause = 0.1
         while not self._closing or self._outbox:
             try:
@@ -148,12 +169,12 @@ class PostgresDispatch:
 
     async def _listen(self, connection: asyncpg.Connection[Row]) -> None:
         if self._database.is_pooled:
-            return  # the session that listens would be somebody else's: who waits polls
+            return  # behind a pooler the listening session would be another client's: subscribers poll
         for channel, hears in self._hears.items():
             if hears and channel not in self._listening:
                 await connection.add_listener(self._names[channel], self._heard)
                 self._listening.add(channel)
-                # What was announced before we listened is only to be found by looking.
+                # Announcements before LISTEN are lost: have the subscribers look once.
                 for hear in list(hears):
                     hear(None)
 
@@ -163,9 +184,10 @@ class PostgresDispatch:
         await self._wake(connection, letters)
 
     async def _ping(self, connection: asyncpg.Connection[Row]) -> None:
-        """Hear ourselves: a pooler or a half-open socket may take the words and never deliver.
+        """Send a message to ourselves and wait for it: a pooler or a half-open socket may accept messages and never
+        deliver them.
 
-        A server that takes no writes is no longer the primary, and what is said to the new one is not heard there.
+        A server that takes no writes is no longer the primary. Messages to the new primary do not arrive there.
         """
         self._ponged.clear()
         async with asyncio.timeout(5):
@@ -191,7 +213,7 @@ class PostgresDispatch:
 
 
 def _letters(whats: Iterable[str]) -> list[str]:
-    """As few payloads as the words fit into."""
+    """Pack the words into as few payloads as possible."""
     letters: list[list[str]] = [[]]
     size = 0
     for what in whats:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from datetime import timedelta
 from uuid import UUID
@@ -15,9 +14,8 @@ MOST_LINES = 10_000
 """Maximum number of lines read at once: those of ten attempts that wrote as many as they may."""
 
 
-async def write(tx: Tx, steps: Sequence[StepNote], lines: Sequence[LineNote]) -> None:
-    """Write notes, with one statement for each kind. It is idempotent, so it may be repeated."""
-    now = time.monotonic()
+async def write(tx: Tx, steps: Sequence[StepNote], lines: Sequence[LineNote], *, now: float) -> None:
+    """Write notes, one statement for each kind. A repeated call does no harm. `now` is by the clock of the notes."""
     if steps:
         await tx.rows(
             "note_steps",

@@ -22,7 +22,7 @@ from stepwell.model.errors import AlreadyFinished, KeyConflict, NotFinished, Not
 from stepwell.model.ids import ClaimId, RunId, WorkerId
 from stepwell.model.outcome import Completed, Outcome
 from stepwell.model.pins import claim_name
-from stepwell.model.run import Claim, Claimed, ClaimedLimited, Exchanged, Order, Wanted
+from stepwell.model.run import Claim, Claimed, Exchanged, Order, Wanted
 from stepwell.model.start import Start, first_by_key
 from stepwell.model.states import State
 from stepwell.model.word import Word
@@ -261,8 +261,8 @@ async def claim_from(tx: Tx, queue: str, wanted: Wanted, claim_id: ClaimId) -> C
     return Claimed(claims, wanted.limit, first["more"])
 
 
-async def claim_limited(tx: Tx, wanted: Wanted, claim_id: ClaimId) -> ClaimedLimited:
-    """pending -> running: claim up to `limit` runs from queues with a limit, and runs with a limit key, in turns."""
+async def claim_limited(tx: Tx, wanted: Wanted, claim_id: ClaimId) -> Claimed:
+    """pending -> running, up to `limit`: from queues with a limit, and of runs with a limit key, in turns."""
     taken = await tx.rows(
         "claim_limited_runs",
         queues=wanted.queues,
@@ -276,7 +276,7 @@ async def claim_limited(tx: Tx, wanted: Wanted, claim_id: ClaimId) -> ClaimedLim
     )
     first = taken[0]
     claims = rows.claims(taken, claim_id, first=2) if first["id"] is not None else []
-    return ClaimedLimited(claims, first["again"], first["further"])
+    return Claimed(claims, again=first["again"], further=first["further"])
 
 
 async def exchange(

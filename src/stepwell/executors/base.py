@@ -1,4 +1,4 @@
-"""What an executor is, and how an error from a body is told to those who store it.
+"""The protocol of an executor, and how the error of a body becomes text that can be stored.
 
 An executor runs bodies and nothing more: it knows no runs, no retries and no database.
 """
@@ -30,44 +30,71 @@ _OWN_CODE = tuple(f"{_PACKAGE / part}{os.sep}" for part in ("executors", "worker
 
 
 class Body(Protocol):
-    """What a definition offers to an executor."""
+    """A definition, as an executor sees it."""
 
     @property
     def name(self) -> str: ...
 
     @property
-    def fn(self) -> Callable[..., Any]: ...
+    def fn(self) -> Callable[..., Any]:
+        """The function itself."""
+        ...
 
     @property
-    def signature(self) -> Signature: ...
+    def signature(self) -> Signature:
+        """Decodes the input of the function, and encodes its result."""
+        ...
 
 
 def nobody() -> None:
-    """For whom it makes no difference when a body begins."""
+    """Do nothing when a body begins."""
 
 
 class Executor(Protocol):
-    async def run(self, body: Body, input: bytes, begun: Callable[[], None] = nobody) -> bytes:
-        """The result of the body as JSON, given its input as JSON. Raises what the body raised.
+    """Runs bodies. An app registers its own by name: `App(executors={"gpu": MyExecutor()})`.
 
-        `begun` is called when there is room for the body: its time counts from then.
+    One executor serves all workers of its app in this process, one after the other or at the same time.
+    """
+
+    def refuses(self, fn: Callable[..., Any]) -> str | None:
+        """Return why this executor cannot run a function, or None if it can. Called by the decorator."""
+        ...
+
+    async def run(self, body: Body, input: bytes, begun: Callable[[], None] = nobody) -> bytes:
+        """Run the body on its input, which is JSON, and return its result as JSON. Raise what the body raised.
+
+        Call `begun` on this event loop when there is room for the body: its timeout counts from then. Before this
+        returns or raises, `measured` may be called with what the body took. To cancel the attempt the worker cancels
+        this coroutine: end the body if it can be ended, and raise CancelledError at once if it cannot.
         """
         ...
 
     @property
     def stuck(self) -> int:
-        """How many calls were given up by us but still hold their thread, and so their slot."""
+        """Count the cancelled calls whose body goes on: each keeps the slot of its worker."""
         ...
 
     async def close(self, grace: float = 0.0) -> None:
-        """Let running calls end for `grace` seconds, then give them up."""
+        """Let running calls end for `grace` seconds, then give them up. Called when the last worker has ended. `run`
+        may be called again for a later worker."""
         ...
+
+
+def run_body(body: Body, input: bytes) -> bytes:
+    """Run a `def` body here, in this thread. What it raises can be carried by a future: an exit comes wrapped."""
+    try:
+        args, kwargs = body.signature.decode_input(input)
+        return body.signature.encode_result(body.fn(*args, **kwargs))
+    except StopIteration as error:
+        raise RuntimeError("the body raised StopIteration") from error
+    except (SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:
+        raise contained(error) from error
 
 
 @dataclass(eq=False)
 class BodyExited(Exception):
-    """The body raised what would have ended the worker's event loop: SystemExit, KeyboardInterrupt, or a
-    CancelledError that nobody asked for."""
+    """The body raised an error that would have ended the worker's event loop: SystemExit, KeyboardInterrupt, or a
+    CancelledError although the attempt was not cancelled."""
 
     type: str
     message: str
@@ -78,7 +105,7 @@ class BodyExited(Exception):
 
 @dataclass(eq=False)
 class RemoteError(Exception):
-    """What a body raised in another process, as plain data."""
+    """The error of a body in another process, as plain data."""
 
     type: str
     types: tuple[str, ...]
@@ -103,7 +130,7 @@ class ProcessDied(Exception):
 
 
 def contained(error: BaseException) -> BaseException:
-    """The error as an event loop can carry it: those that asyncio reads as its own end come wrapped."""
+    """Return the error as an event loop can carry it: those that asyncio reads as its own end come wrapped."""
     if not isinstance(error, SystemExit | KeyboardInterrupt | asyncio.CancelledError):
         return error
     exited = BodyExited(type(error).__name__, message_text(error))
@@ -112,7 +139,8 @@ def contained(error: BaseException) -> BaseException:
 
 
 def leading(error: BaseException) -> BaseException:
-    """The error to tell: the one in a group of one; or the NotDurable that led to all the rest, as its remedy helps."""
+    """Return the error to report: the one in a group of one, or the NotDurable that led to all the rest, since its
+    remedy helps."""
     return _refused_behind(error) or _sole(error)
 
 
@@ -137,9 +165,9 @@ def _refused_behind(error: BaseException) -> NotDurable | None:
 
 
 def type_names(error: BaseException) -> tuple[str, ...]:
-    """The error's type and its bases, most specific first: "shop.Declined", "ValueError", "Exception", …
+    """Return the error's type and its bases, most specific first: "shop.Declined", "ValueError", "Exception", …
 
-    Those of a group around it follow: a retry policy may name either."""
+    The types of a group around it follow: a retry policy may name either."""
     remote = _told_by_child(error)
     if remote is not None:
         return remote.types
@@ -159,7 +187,7 @@ def message_text(error: BaseException) -> str:
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    """The errors that a group was raised for: its own message says only how many there are."""
+    """Yield the errors that a group was raised for: its own message says only how many there are."""
     for each in group.exceptions:
         if isinstance(each, BaseExceptionGroup):
             yield from _leaves(each)
@@ -175,7 +203,7 @@ def _text_of(error: BaseException) -> str:
 
 
 def code_text(error: BaseException) -> str | None:
-    """The code an error of the user's carries, if it is text."""
+    """Return the code that an error of the user's carries, if it is text."""
     try:
         code = getattr(leading(error), "code", None)
     except Exception:
@@ -184,7 +212,7 @@ def code_text(error: BaseException) -> str | None:
 
 
 def traceback_text(error: BaseException) -> str:
-    """The traceback as text, beginning at the user's frame."""
+    """Return the traceback as text, beginning at the user's frame."""
     remote = _told_by_child(error)
     if remote is not None:
         return remote.traceback
@@ -197,7 +225,7 @@ def traceback_text(error: BaseException) -> str:
 
 
 def bounded(text: str, limit: int) -> str:
-    """The text with its middle left out if it is too long, and without what Postgres cannot store."""
+    """Return the text with its middle left out if it is too long, and without characters that Postgres cannot store."""
     if len(text) > limit:
         mark = f"\n… {len(text) - limit} characters left out …\n"
         head = (limit - len(mark)) // 2

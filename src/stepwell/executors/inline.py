@@ -1,14 +1,20 @@
-"""Runs `async def` bodies on the caller's own event loop."""
+"""The inline executor: `async def` bodies on the worker's own event loop."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable
+from typing import Any
 
 from stepwell.executors.base import Body, contained, nobody
 
 
 class InlineExecutor:
+    @staticmethod
+    def refuses(fn: Callable[..., Any]) -> str | None:
+        return None if inspect.iscoroutinefunction(fn) else "inline is for async def, thread is for def"
+
     async def run(self, body: Body, input: bytes, begun: Callable[[], None] = nobody) -> bytes:
         begun()
         signature = body.signature
@@ -21,8 +27,8 @@ class InlineExecutor:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            # Nobody cancelled this task: the body awaited something cancelled. The worker would take it for
-            # a cancellation of its own.
+            # This task was not cancelled: the body awaited something that was. The worker would take the error for a
+            # cancellation of its own.
             raise contained(error) from error
 
     @property

@@ -1,4 +1,4 @@
-"""Runs bodies in child processes: for work that needs its own core, and for limits that can be enforced.
+"""The process executor: bodies in child processes, for work that needs its own core and for limits that are enforced.
 
 A child runs one call at a time. When its call is cancelled it is killed, with everything it started; when it
 dies, only its own call notices. Input, result and errors cross as plain data, and so does what a body says meanwhile.
@@ -61,8 +61,12 @@ class ProcessExecutor:
         self._quiet = asyncio.Event()
         self._closed = False
 
+    @staticmethod
+    def refuses(fn: Callable[..., Any]) -> str | None:
+        return importable(fn)
+
     async def run(self, body: Body, input: bytes, begun: Callable[[], None] = nobody) -> bytes:
-        """Of the context only `current` crosses to the other process."""
+        """Run the body in a child. Only `current` of the context crosses to it."""
         head = msgspec.json.encode(Call(_target(body.fn, body.name), carried()))
         self._open += 1
         try:
@@ -165,7 +169,7 @@ class _Child:
         self._writer.transport.abort()
 
     async def _answer(self) -> Answer:
-        """The end of the call; what its body says until then is handed on, and what it asks is answered."""
+        """Wait for the end of the call. Until then hand on what its body reports, and answer its questions."""
         here = running.get()
         inside = None if here is None else here.inside
         while True:
@@ -190,7 +194,7 @@ class _Child:
         try:
             return await self._process.wait()
         finally:
-            # Also when the loop ends around us: nobody would be left to hear the child.
+            # Also when the loop ends around us: afterwards no reader of the child is left.
             _kill_group(self._process.pid)
             # Not at once: an answer given just before the end may still be in the socket. Not never: a
             # process that left the group may hold the other end, and the call would wait for it.
@@ -249,7 +253,7 @@ def _died(code: int) -> ProcessDied:
 
 
 def importable(fn: Callable[..., Any]) -> str | None:
-    """Why a child process cannot find this function, or None when it can."""
+    """Return why a child process cannot find this function, or None if it can."""
     qualname = getattr(fn, "__qualname__", None)
     module = getattr(fn, "__module__", None)
     if qualname is None or module is None:
@@ -266,7 +270,7 @@ def importable(fn: Callable[..., Any]) -> str | None:
 
 
 def _is_in_a_file(fn: Callable[..., Any]) -> bool:
-    """Whether a child process that runs the main script finds this function there.
+    """Tell whether a child process that runs the main script finds this function there.
 
     The REPLs of Python 3.13 and of IPython have a `__file__`, which is not where the function is.
     """
@@ -302,7 +306,7 @@ _REVIVED: dict[str, Callable[[Failure], Exception]] = {
 
 
 def _revived(failure: Failure, *, in_main: bool) -> Exception:
-    """The error to raise here: one of ours as itself, one of the user's as RemoteError."""
+    """Return the error to raise here: one of ours as itself, one of the user's as RemoteError."""
     types = tuple(map(_as_in_main, failure.types)) if in_main else failure.types
     remote = RemoteError(types[0], types, failure.message, failure.traceback, failure.code)
     for name in types:

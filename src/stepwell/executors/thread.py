@@ -1,4 +1,4 @@
-"""Runs `def` bodies in threads.
+"""The thread executor: `def` bodies in threads of their own.
 
 The threads are daemons of our own: concurrent.futures joins its threads when the interpreter exits, so that
 one stuck body would keep the whole process alive.
@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import inspect
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Thread
+from typing import Any
 
 from stepwell.executors.base import Body, contained, nobody
 from stepwell.model.errors import InvalidSetting
@@ -21,6 +23,10 @@ Reply = bytes | BaseException | None
 
 
 class ThreadExecutor:
+    @staticmethod
+    def refuses(fn: Callable[..., Any]) -> str | None:
+        return "inline is for async def, thread is for def" if inspect.iscoroutinefunction(fn) else None
+
     def __init__(self, threads: int) -> None:
         if threads < 1:
             raise InvalidSetting("threads", threads, "at least one is needed")

@@ -56,7 +56,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class StepNote:
-    """Progress on its way to the table. `at` is monotonic: the database converts it to its own clock."""
+    """Progress on its way to the table. `at` is by the sender's monotonic clock: the table counts back from its own."""
 
     run_id: RunId
     attempt: int

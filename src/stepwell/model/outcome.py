@@ -1,10 +1,10 @@
-"""Outcomes of attempts, and the move that follows from each. Values in, values out."""
+"""How an attempt ended, and the move that follows from it. Values in, values out: tagged, so that a link can encode
+them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, assert_never
+from typing import assert_never
 
 from msgspec import Struct
 
@@ -12,36 +12,26 @@ from stepwell.model.retry import Retry
 from stepwell.model.run import Error, Reason
 
 
-class Completed(Struct):
-    """The body returned a result. Not frozen, because nearly every attempt creates one."""
+class Completed(Struct, tag=True):
+    """The body returned. Not frozen, since nearly every attempt makes one."""
 
     result: bytes
 
 
-class CompletedWithin(Completed):
-    """Completed by the commit of the body's own transaction, together with the body's writes."""
-
-    tx: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(Struct, frozen=True, tag=True):
     error: Error
 
 
-@dataclass(frozen=True, slots=True)
-class Snoozed:
+class Snoozed(Struct, frozen=True, tag=True):
     delay: timedelta
 
 
-@dataclass(frozen=True, slots=True)
-class Released:
-    """The attempt was given back unfinished by a stopping worker; it does not count as a failure."""
+class Released(Struct, frozen=True, tag=True):
+    """Given back unfinished by a worker that is stopping: no failure."""
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """A turn that is over. It has written everything, or its write was refused."""
+class Waiting(Struct, frozen=True, tag=True):
+    """A turn that is over. It has written what there is to write, or was refused."""
 
     lost: bool = False
 
@@ -49,18 +39,16 @@ class Waiting:
 Outcome = Completed | Failed | Snoozed | Released | Waiting
 
 
-@dataclass(frozen=True, slots=True)
-class Retried:
-    """The attempt failed, and the run is due again after a delay."""
+class Retried(Struct, frozen=True, tag=True):
+    """Failed, and due again after a delay."""
 
     error: Error
     delay: timedelta
     alone: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Repeated:
-    """The attempt failed, and the run is pending again at once."""
+class Repeated(Struct, frozen=True, tag=True):
+    """Failed, and pending again at once."""
 
     error: Error
     alone: bool

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from stepwell.model.ids import ClaimId, RunId, WorkerId
 from stepwell.model.notes import LogLine, Usage
@@ -189,6 +190,15 @@ class Claim(Struct, eq=False):
         passed = time.monotonic() - self.claimed_at if self.claimed_at else 0.0
         return min(limits) - timedelta(seconds=passed)
 
+    def as_of_now(self) -> Claim:
+        """Return the claim with the time that is left now, without reference to this process's clock."""
+        if not self.claimed_at:
+            return self
+        passed = timedelta(seconds=time.monotonic() - self.claimed_at)
+        deadline = None if self.deadline is None else self.deadline - passed
+        expiry = None if self.expiry is None else self.expiry - passed
+        return replace(self, claimed_at=0.0, deadline=deadline, expiry=expiry)
+
     @classmethod
     def bare(
         cls, run_id: RunId, claim_id: ClaimId, queue: str, attempt: int, deadline: timedelta | None = None
@@ -245,24 +255,42 @@ class Wanted(Struct, frozen=True):
     """True if one of the claims may be a run that must be alone."""
 
 
+class Claimant(Struct, frozen=True):
+    """A worker, as claims see it."""
+
+    worker: WorkerId
+    queues: Sequence[str] | None
+    """None: every queue."""
+    names: Sequence[str]
+    """The definitions that it can run."""
+
+
+class Look(Struct, frozen=True):
+    """An order for new claims: how many, and where."""
+
+    claim_id: ClaimId
+    limit: int
+    alone: bool = False
+    """Whether one of them may be a run that must be alone."""
+    queue: str | None = None
+    """Only from this queue, and nothing that is limited or must be alone."""
+    limited: bool = False
+    """Only limited work, of which there may be more than anyone may claim now."""
+
+
 class Claimed(Struct, frozen=True):
-    """The result of a claim that looked at every queue from its front."""
+    """The answer to a look for work."""
 
     claims: list[Claim]
-    share: int
-    """The most claims that each queue could give."""
+    share: int = 0
+    """The most that any queue could give."""
     others: bool = False
-    """True if there are pending runs under a limit, which this claim left out."""
-
-
-class ClaimedLimited(Struct, frozen=True):
-    """The result of a claim of runs under a limit."""
-
-    claims: list[Claim]
-    again: float | None
-    """Seconds after which to poll again even if no notification arrives."""
+    """There is work that this look left out: limited work, or after a look at one queue, any other."""
+    again: float | None = None
+    """Only of limited work: seconds until there may be more, whatever is heard until then."""
     further: bool = False
-    """True if there is room, and more limit keys than one claim examines: the next claim continues after these."""
+    """Only of limited work: there is room, and there are more limit keys than one look takes in. The next look goes on
+    behind these."""
 
 
 class Place(Struct, frozen=True):

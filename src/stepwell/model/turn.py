@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
-import msgspec
 from msgspec import Struct
 
-from stepwell.model.commands import Ended, StepCall
+from stepwell.model.commands import Ended
 from stepwell.model.events import Event, EventType
 from stepwell.model.outcome import Completed
 from stepwell.model.run import Claim, EndedRun
@@ -33,9 +31,9 @@ class News(Struct, eq=False):
     pausing: bool = False
     """True if the run is to be paused when the turn ends."""
     arrivals: list[Event] = []
-    """Arrivals that are not in the history yet. They get their event number on delivery."""
-    read_at: float = msgspec.field(default_factory=time.monotonic)
-    """The time of the read, by the worker's monotonic clock."""
+    """Not in the history yet; numbered by whoever delivers them."""
+    read_at: float = 0.0
+    """The worker's own clock at the answer, set by the worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +81,8 @@ class Advance(Struct, eq=False):
     waits_for: dict[str, Any] | None = None
     blocked: dict[str, Any] | None = None
     ended: Ended | None = None
-    calls: Sequence[StepCall] = ()
-    """Steps that begin after the write."""
-    tx: Any = None
-    """A step's own transaction, with which all of this commits."""
+    in_own_tx: bool = False
+    """It is written with the commit of a step's own transaction."""
     only: Literal["records", "completes"] | None = None
     """The kind of write, if a single statement suffices. `leave` sets it:
 
@@ -113,13 +109,13 @@ class Advance(Struct, eq=False):
             ended.type is EventType.WORKFLOW_COMPLETED
             and self.claim.node is None
             and self.published is None
-            and not (self.starts or self.here or self.cancels or self.children or self.tx)
+            and not (self.starts or self.here or self.cancels or self.children or self.in_own_tx)
         )
 
     @property
     def is_lone(self) -> bool:
-        """True if the write moves no row but the run's own."""
-        return not (self.starts or self.here or self.cancels or self.children or self.ended or self.tx)
+        """Nothing moves but its own row."""
+        return not (self.starts or self.here or self.cancels or self.children or self.ended or self.in_own_tx)
 
 
 class Advanced(Struct, frozen=True):

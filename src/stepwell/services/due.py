@@ -8,7 +8,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from stepwell.dispatch.base import Channel, Dispatch, tell_all
+from stepwell.dispatch.base import Channel, Wakes, tell_all
 from stepwell.engine import ends, runs
 from stepwell.model.run import OVERDUE, EndedRun, Error
 from stepwell.model.turn import Consequences
@@ -28,16 +28,16 @@ class Due(Service):
 
     name = "due"
 
-    def __init__(self, database: Database, dispatch: Dispatch, telemetry: Telemetry | None = None) -> None:
+    def __init__(self, database: Database, wakes: Wakes, telemetry: Telemetry | None = None) -> None:
         super().__init__()
         self._telemetry = telemetry or Telemetry()
         self._database = database
-        self._dispatch = dispatch
+        self._wakes = wakes
         self._next_look = 0.0
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        deaf = self._dispatch.subscribe(Channel.SCHEDULED, self._heard)
+        deaf = self._wakes.subscribe(Channel.SCHEDULED, self._heard)
         try:
             yield
         finally:
@@ -57,12 +57,12 @@ class Due(Service):
         return wait
 
     async def _run_once(self) -> float:
-        look = LOOK if self._dispatch.hears else LOOK_DEAF
+        look = LOOK if self._wakes.hears else LOOK_DEAF
         wait = await runs.next_due(self._database)
         if wait is None or wait.total_seconds() > 0:
             return look if wait is None else min(wait.total_seconds(), look)
         queues = await runs.due(self._database, limit=BATCH)
-        self._dispatch.announce(Channel.PENDING, queues)
+        self._wakes.announce(Channel.PENDING, queues)
         ended = await self._end(ends.expire, None) + await self._end(ends.fail_overdue, OVERDUE)
         return 0.0 if queues or ended else 0.1
 
@@ -72,7 +72,7 @@ class Due(Service):
         async with self._database.transaction() as tx:
             ended = await end(tx, after, limit=BATCH)
         after.finished = [each.id for each in ended]
-        tell_all(self._dispatch, after)
+        tell_all(self._wakes, after)
         if ended:
             self._telemetry.tell("due.ended", runs=ended, error=error)
         if after.gone:

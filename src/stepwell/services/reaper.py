@@ -8,7 +8,7 @@ from collections import deque
 from datetime import timedelta
 from uuid import UUID
 
-from stepwell.dispatch.base import Dispatch, tell_all
+from stepwell.dispatch.base import Wakes, tell_all
 from stepwell.engine import runs, settle, workers
 from stepwell.model.outcome import Failed
 from stepwell.model.run import Error, Reason
@@ -33,12 +33,10 @@ class Reaper(Service):
 
     name = "reaper"
 
-    def __init__(
-        self, database: Database, dispatch: Dispatch, telemetry: Telemetry, *, calm: timedelta = runs.CALM
-    ) -> None:
+    def __init__(self, database: Database, wakes: Wakes, telemetry: Telemetry, *, calm: timedelta = runs.CALM) -> None:
         super().__init__()
         self._database = database
-        self._dispatch = dispatch
+        self._wakes = wakes
         self._telemetry = telemetry
         self._calm = calm
         self._reported: deque[UUID] = deque(maxlen=MOST_REPORTED)
@@ -64,7 +62,7 @@ class Reaper(Service):
         after = settled.after
         after.wakes |= {claim.queue for claim in lost if claim.limited}
         after.finished = [*after.finished, *settled.finished]
-        tell_all(self._dispatch, after)
+        tell_all(self._wakes, after)
         if lost:
             log.warning("reaped %d claims of workers whose lease ended", len(lost))
             self._reported.extend(holders)

@@ -44,7 +44,7 @@ class Service(ABC):
 
 
 class Services:
-    """Runs the services that this worker leads."""
+    """The loops of all services: those that one process leads for all, and those of every process."""
 
     def __init__(
         self,
@@ -52,11 +52,14 @@ class Services:
         telemetry: Telemetry,
         services: Sequence[Service],
         *,
+        own: Sequence[Service] = (),
         worker: WorkerId,
         lease: timedelta,
     ) -> None:
+        """`services` run where this worker leads them, `own` in every process."""
         self._telemetry = telemetry
         self._services = services
+        self._own = own
         self._most_rest = lease.total_seconds()
         self._leadership = Leadership(
             database, worker=worker, services=[service.name for service in services], hold=lease / 3
@@ -67,7 +70,7 @@ class Services:
         try:
             async with asyncio.TaskGroup() as parts:
                 parts.create_task(self._leadership.run())
-                for service in self._services:
+                for service in (*self._services, *self._own):
                     parts.create_task(self._repeat(service))
         finally:
             await self._leadership.resign()
@@ -80,7 +83,8 @@ class Services:
         """Repeat the service while this worker leads it, and back off after errors."""
         pause = 0.2
         while True:
-            await self._leadership.leads(service.name)
+            if service not in self._own:
+                await self._leadership.leads(service.name)
             began, rest = time.monotonic(), 0.0
             try:
                 wait = await service.run_once()

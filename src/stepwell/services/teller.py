@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from stepwell.dispatch.base import Dispatch, tell_all
+from stepwell.dispatch.base import Wakes, tell_all
 from stepwell.engine import undelivered_ends
 from stepwell.model.turn import Consequences
 from stepwell.services.service import Service
@@ -24,10 +24,10 @@ class Teller(Service):
 
     name = "teller"
 
-    def __init__(self, database: Database, dispatch: Dispatch, telemetry: Telemetry) -> None:
+    def __init__(self, database: Database, wakes: Wakes, telemetry: Telemetry) -> None:
         super().__init__()
         self._database = database
-        self._dispatch = dispatch
+        self._wakes = wakes
         self._telemetry = telemetry
         self._after = undelivered_ends.FIRST
 
@@ -42,12 +42,8 @@ class Teller(Service):
         """Deliver to one workflow every end that it has missed."""
         after = Consequences()
         async with self._database.transaction() as tx:
-            delivered = await undelivered_ends.tell(tx, run_id, after)
-        tell_all(self._dispatch, after)
-        if delivered:
-            log.warning(
-                "workflow %s waited for %d runs that had already ended: their ends were delivered now",
-                run_id,
-                len(delivered),
-            )
-            self._telemetry.tell("teller.told", run_id=run_id, ends=delivered)
+            told = await undelivered_ends.tell(tx, run_id, after)
+        tell_all(self._wakes, after)
+        if told:
+            log.warning("workflow %s waited for %d runs that had ended, and was told now", run_id, len(told))
+            self._telemetry.tell("teller.told", run_id=run_id, ends=told)

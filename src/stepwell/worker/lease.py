@@ -29,7 +29,9 @@ _SHARE = 4
 _OURS = 7 / 8
 """The part of a lease in which attempts may run. The rest is for giving them back before others take them."""
 _RENEW, _CONNECT = 0.5, 5.0
-"""Seconds that a renewal and a connect may take, however short the lease."""
+"""Seconds that each may take, however short the lease."""
+_LEAVE = 5.0
+"""Seconds for giving up the lease."""
 SAMPLE, _NO_SAMPLE = 5.0, 60.0
 """Seconds between samples; the second after a failure."""
 
@@ -73,6 +75,7 @@ class Lease:
         self._is_lost = False
         self._is_given_up = False
         self._is_released = False
+        self._has_left = False
 
     async def hold(self) -> None:
         """Take the lease; returns once it is held, however long that takes."""
@@ -100,11 +103,18 @@ class Lease:
             self._end(None)
 
     async def release(self) -> None:
-        """Stop renewing. The lease then runs out by itself, unless the worker leaves."""
+        """Stop renewing, and give the lease up. If that fails it runs out by itself."""
         self._is_released = True
         if self._thread is not None:
             self._stop()
-            await asyncio.to_thread(self._thread.join, 2)
+            await asyncio.to_thread(self._thread.join, _LEAVE)
+        if not self._has_left:
+            # The thread had no channel at this moment, or has failed.
+            try:
+                async with asyncio.timeout(_LEAVE), self._link.lease() as hold:
+                    await hold.leave()
+            except (Unavailable, TimeoutError, OSError) as error:
+                log.warning("the worker could not give up its lease, which will run out by itself: %s", error)
 
     def _live(self) -> None:
         """Run the lease's thread. Report its end to the worker's loop, since a worker without a lease must not go
@@ -142,6 +152,10 @@ class Lease:
                         if not await self._sample(hold):
                             break
                         await _wait(stopped, min(pause, SAMPLE))
+                    if stopped.is_set():
+                        async with asyncio.timeout(_LEAVE):
+                            await hold.leave()
+                        self._has_left = True
             except (Unavailable, TimeoutError, OSError) as error:
                 log.warning("cannot renew the lease, will try again: %s", error or type(error).__name__)
                 await _wait(stopped, min(pause / 4, 1.0))

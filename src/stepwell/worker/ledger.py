@@ -16,11 +16,11 @@ from stepwell.concurrency.background import in_background
 from stepwell.concurrency.group_commit import GROUP, GroupCommit
 from stepwell.model.errors import ClaimLost, Unavailable
 from stepwell.model.ids import RunId
-from stepwell.model.outcome import Completed, CompletedWithin, Failed, Move, Outcome, Released, Waiting
+from stepwell.model.outcome import Completed, Failed, Move, Outcome, Released, Waiting
 from stepwell.model.run import Claim, Error, Reason
 from stepwell.telemetry import Telemetry, log
 from stepwell.worker.link import Completion, DataRefused, Link, NotRecorded, Settlement
-from stepwell.worker.run_task import failed
+from stepwell.worker.run_task import CompletedWithin, failed
 from stepwell.worker.unrecorded import MOST, Refusals, why
 
 HEAVY = 64 * 1024
@@ -30,10 +30,8 @@ ASIDE = 1.0
 """Seconds between looks at outcomes whose run a transaction holds locked."""
 
 
-class Refused(Failed):
-    """A failure that replaces an outcome whose data the database refuses."""
-
-    __slots__ = ()
+class Refused(Failed, frozen=True, tag="Failed"):
+    """A failure in place of an outcome whose data the database refuses. For the link it is a failure like any other."""
 
 
 class Entry(Struct, eq=False):
@@ -260,9 +258,8 @@ class Ledger:
         pause = 0.05
         while True:
             try:
-                if repeated and not (group := await self._free(group)):
-                    return
-                recorded = await self._link.settle(group, repeated=repeated)
+                sent = [(claim.as_of_now(), outcome) for claim, outcome in group]
+                recorded = await self._link.settle(sent, repeated=repeated)
             except Unavailable as error:
                 log.warning("%d outcomes wait for the database: %s", len(group), error)
                 # The transaction may have committed before its answer was lost.
@@ -272,11 +269,14 @@ class Ledger:
             except Exception as error:
                 return await self._apart(group, error)
             else:
-                return self.settled(group, recorded.lost, recorded.moves)
+                moves = {
+                    claim: move for (claim, _), move in zip(group, recorded.moves, strict=True) if move is not None
+                }
+                return self.settled(self._without_blocked(group, recorded.blocked), recorded.lost, moves)
 
-    async def _free(self, group: Sequence[Settlement]) -> Sequence[Settlement]:
-        """Return the outcomes that can be settled now. Set those aside whose run another transaction holds locked."""
-        blocked = await self._link.blocked([claim for claim, _ in group])
+    def _without_blocked(self, group: Sequence[Settlement], blocked: Collection[RunId]) -> Sequence[Settlement]:
+        """Select the outcomes that were settled. The others wait for a transaction that holds their run locked, and are
+        tried again."""
         if not blocked and not self._aside:
             return group
         later = [each for each in group if each[0].id in blocked]
@@ -297,8 +297,8 @@ class Ledger:
             return
         ((claim, outcome),) = group
         if isinstance(cause, DataRefused) and not isinstance(outcome, Released | Refused):
-            log.error("the outcome of %s %s cannot be stored: %s", claim.name, claim.id, why(cause.cause))
-            error = Error(type(cause.cause).__name__, f"the outcome cannot be stored: {cause}", Reason.GAVE_UP)
+            log.error("the outcome of %s %s cannot be stored: %s", claim.name, claim.id, cause.why)
+            error = Error(cause.type, f"the outcome cannot be stored: {cause}", Reason.GAVE_UP)
             await self._settle([(claim, Refused(error))], repeated=True)
         else:
             self._try_later(claim, outcome, cause)

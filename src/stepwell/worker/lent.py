@@ -3,31 +3,56 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
 
 from stepwell.engine import settle
 from stepwell.model.errors import ClaimLost, StepwellError, Unavailable, WrongUse
+from stepwell.model.ids import ClaimId
 from stepwell.model.outcome import Completed
 from stepwell.model.run import Claim
+from stepwell.model.turn import Advance, Consequences, Written
 from stepwell.store.borrowed import borrow
 from stepwell.store.lent import Lending, Lent
 from stepwell.store.pool import ANSWER, Tx, is_of_data, reaching
 from stepwell.store.sessions import PLAN_AS_OURS, kept
 from stepwell.store.statements import Statements
-from stepwell.worker.link import NotRecorded
+from stepwell.worker.link import DataRefused, NotRecorded
+
+
+class Writer(Protocol):
+    """The part of a link that does our own writes in a body's transaction."""
+
+    def completed(self, claim: Claim, settled: settle.Settled) -> None:
+        """Announce what follows from a run that was completed, after the commit."""
+        ...
+
+    async def write(self, tx: Tx, advances: Sequence[Advance], claim_id: ClaimId) -> Consequences:
+        """Write what turns wrote."""
+        ...
+
+    async def wrote(self, advances: Sequence[Advance], written: Consequences) -> Written:
+        """Announce what follows from it, after the commit."""
+        ...
+
+
+@contextmanager
+def blaming_data() -> Iterator[None]:
+    """Raise DataRefused for an error of the data that is written; other errors may pass by themselves."""
+    try:
+        yield
+    except Exception as error:
+        if is_of_data(error):
+            raise DataRefused(type(error).__name__, str(error)) from error
+        raise
 
 
 class LentTx:
-    """The own transaction of one attempt, on a connection that the worker lends."""
-
-    def __init__(
-        self, lending: Lending, statements: Statements, completed: Callable[[Claim, settle.Settled], None]
-    ) -> None:
-        """`completed` is called after the commit, with everything that follows from it."""
+    def __init__(self, lending: Lending, statements: Statements, writer: Writer) -> None:
         self._lending = lending
         self._statements = statements
-        self._told_completed = completed
+        self._writer = writer
         self._lent: Lent | None = None
         self._kept = False
         self._completing = False
@@ -47,9 +72,17 @@ class LentTx:
         if self._lent is not None and not self._completing:
             self._lending.take_back(self._lent)
 
-    async def record(self, write: Callable[[Tx], Awaitable[None]]) -> None:
+    async def advance(self, advances: Sequence[Advance], claim_id: ClaimId) -> Written:
         self._completing = True
-        await self._finish(write)
+        written = Consequences()
+
+        async def write(tx: Tx) -> None:
+            nonlocal written
+            written = await self._writer.write(tx, advances, claim_id)
+
+        with blaming_data():
+            await self._finish(write)
+        return await self._writer.wrote(advances, written)
 
     async def _complete(self, claim: Claim, result: bytes) -> None:
         settled = settle.Settled()
@@ -61,7 +94,7 @@ class LentTx:
                 raise ClaimLost(claim.id, claim.attempt)
 
         await self._finish(complete)
-        self._told_completed(claim, settled)
+        self._writer.completed(claim, settled)
 
     async def _finish(self, write: Callable[[Tx], Awaitable[None]]) -> None:
         lent = self._lent
@@ -100,7 +133,7 @@ class LentTx:
                     await lent.transaction.commit()
 
     async def _write(self, lent: Lent, write: Callable[[Tx], Awaitable[None]]) -> None:
-        """Write our own part of the body's transaction. An error here is ours, unless it is one of the data."""
+        """Do our own part of the body's transaction. The rest of it, and its commit, belong to the body."""
         try:
             with reaching():
                 await write(borrow(lent.connection, self._statements))

@@ -143,7 +143,7 @@ class Notes:
                     return
                 steps, lines, short = group
                 try:
-                    await self._link.note(steps, [*lines, *map(_left_out, short.values())])
+                    await self._link.note(steps, [*lines, *map(_left_out, short.values())], now=time.monotonic())
                 except (Unavailable, asyncio.CancelledError):
                     self._put_back(group)
                     raise

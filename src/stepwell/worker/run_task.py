@@ -6,12 +6,20 @@ import asyncio
 from collections.abc import Callable
 
 from stepwell.context.current import Running, running
+from stepwell.context.transaction import OwnTx
 from stepwell.executors import base
 from stepwell.executors.base import Body, Executor, ProcessDied, leading
 from stepwell.model.errors import NotEncodable
-from stepwell.model.outcome import Completed, CompletedWithin, Failed, Outcome, Snoozed
+from stepwell.model.outcome import Completed, Failed, Outcome, Snoozed
 from stepwell.model.raised import Fatal, Snooze, delay_of
 from stepwell.model.run import OVERDUE, Error, Reason
+
+
+class CompletedWithin(Completed):
+    """Completed by the commit of the body's own transaction, together with what it wrote there. It holds the live
+    transaction, and so never goes through the link."""
+
+    tx: OwnTx
 
 
 async def run_task(attempt: Running, body: Body, executor: Executor, *, begun: Callable[[], None]) -> Outcome:

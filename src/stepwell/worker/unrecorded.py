@@ -17,7 +17,7 @@ TEXT = 500
 
 
 class Refusals:
-    """The refused outcomes of one worker. `told` may be read from any thread."""
+    """Outcomes of one worker that the database refused. `told` may be read from any thread."""
 
     def __init__(self) -> None:
         self._tries: dict[Claim, int] = {}
@@ -49,5 +49,10 @@ class Refusals:
 
 
 def why(error: Exception) -> str:
-    """Return the first line of an error. The server's details would quote the row, with the user's input and result."""
-    return f"{type(error).__name__}: {error}".partition("\n")[0][:TEXT]
+    """Return the first line of an error. A server's details quote the row, and so the user's input and result."""
+    return first_line(type(error).__name__, str(error))
+
+
+def first_line(name: str, message: str) -> str:
+    """Return the first line of an error, given by the name of its type and its text."""
+    return f"{name}: {message}".partition("\n")[0][:TEXT]

@@ -35,8 +35,6 @@ from stepwell.worker.link import Link
 from stepwell.worker.notes import Notes
 from stepwell.worker.turns.turns import Turns
 
-UNBLOCK = 60.0
-"""Seconds between looks for workflows that wait for other code."""
 PAUSE = 0.05
 """Seconds between two checks of a stopping worker whether all of its claims are known."""
 FLUSH = 10.0
@@ -71,6 +69,12 @@ class Worker:
         self._turns.claim_by(self._lanes)
         self._stopping = False
         self._gone = asyncio.Event()
+        self.ready = asyncio.Event()
+        """Set once the lease is held."""
+
+    def look(self) -> None:
+        """Look for work: there may be some that is not announced."""
+        self._lanes.heard()
 
     async def run(self) -> None:
         """Work until `stop`. Any part that ends by itself ends the worker: none may die unseen."""
@@ -81,7 +85,8 @@ class Worker:
             if not self._stopping:
                 self._lanes.open()
                 self._telemetry.tell("worker.ready")
-            parts = (self._ledger.run(), self._watch.run(), self._lease.fails(), self._notes.run(), self._unblock())
+                self.ready.set()
+            parts = (self._ledger.run(), self._watch.run(), self._lease.fails(), self._notes.run())
             async with in_background(*parts):
                 try:
                     await self._lanes.run()
@@ -99,7 +104,6 @@ class Worker:
             self._turns.close()
             await self._ledger.close()
             await self._lease.release()
-            await self._leave()
             self._telemetry.tell("worker.stopped")
             self._gone.set()
 
@@ -164,23 +168,3 @@ class Worker:
     def _cancelled(self, ids: Container[str] | None) -> None:
         if ids is None or any(claim.id.hex in ids for claim in self._ledger.known):
             self._watch.look.set()
-
-    async def _unblock(self) -> None:
-        """Wake workflows that wait for other code, and may fit ours: at once, and then now and then. More of them may
-        come while older code still runs on other workers."""
-        while True:
-            try:
-                if await self._link.unblock():
-                    self._lanes.heard()
-            except Unavailable as error:
-                log.warning("cannot wake workflows that wait for other code, will try again: %s", error)
-                await asyncio.sleep(1.0)
-            else:
-                await asyncio.sleep(UNBLOCK)
-
-    async def _leave(self) -> None:
-        try:
-            async with asyncio.timeout(5):
-                await self._link.leave()
-        except (Unavailable, TimeoutError) as error:
-            log.warning("the worker could not give up its lease, which will run out by itself: %s", error)

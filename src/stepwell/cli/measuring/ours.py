@@ -10,7 +10,7 @@ from stepwell.cli.measuring.clock import Eye, Probe
 from stepwell.cli.measuring.processes import Unmeasured
 from stepwell.cli.measuring.tasks import TEXT, TO, define
 from stepwell.dispatch.base import Channel
-from stepwell.dispatch.postgres import PostgresDispatch
+from stepwell.dispatch.postgres import PostgresWakes
 from stepwell.store.pool import Database
 from stepwell.store.statements import in_schema
 
@@ -30,12 +30,12 @@ class Ours:
         self._tasks = define(app)
         self._database = database
         self._eye = eye
-        self._dispatch = PostgresDispatch(database)
+        self._wakes = PostgresWakes(database)
         self._probe = self._tasks.probe.options(queue=PROBES)
         self._single = self._tasks.noop.options(queue=NOBODY)
 
     async def close(self) -> None:
-        await self._dispatch.close()
+        await self._wakes.close()
 
     async def bulk(self, count: int, queue: str) -> float:
         """Runs per second, into a queue that waits until it is drained."""
@@ -48,7 +48,7 @@ class Ours:
 
     async def drain(self, count: int, queue: str, check: Callable[[], None]) -> float:
         await self._say(_GO_ON, queue)
-        self._dispatch.announce(Channel.PENDING, [queue])
+        self._wakes.announce(Channel.PENDING, [queue])
         return await self._eye.drained(count, check)
 
     async def start(self, number: int) -> None:

@@ -17,7 +17,7 @@ from uuid import UUID
 from stepwell.concurrency.background import in_time
 from stepwell.model.errors import Unavailable
 from stepwell.model.ids import ClaimId, new_claim_id
-from stepwell.model.run import Claim, Claimed, ClaimedLimited, Order
+from stepwell.model.run import Claim, Claimed, Look, Order
 from stepwell.telemetry import Telemetry, log
 from stepwell.worker.attempts import Attempts
 from stepwell.worker.claiming.frontier import LOOK, Frontier, Going
@@ -235,7 +235,7 @@ class Lanes:
         self._frontier.look_begins()
         try:
             async with self.asking(claim_id, limit):
-                claimed = await self._link.claim(claim_id, limit, alone=not self._ledger.alone)
+                claimed = await self._link.claim(Look(claim_id, limit, alone=not self._ledger.alone))
         except BaseException:
             self._frontier.look_fails()
             raise
@@ -249,11 +249,11 @@ class Lanes:
         """Claim from the one queue that was announced. A look finds what cannot be claimed in this way."""
         claim_id, began = new_claim_id(), now()
         if (queue := self._frontier.ask()) is None:
-            return  # the other lane has taken the queue
-        claimed = Claimed([], limit, others=True)
+            return  # the other lane asks
+        claimed = Claimed([], others=True)
         try:
             async with self.asking(claim_id, limit):
-                claimed = await self._link.claim_from(queue, claim_id, limit)
+                claimed = await self._link.claim(Look(claim_id, limit, queue=queue))
         finally:
             self._frontier.asked(began=began, now=now())
             if claimed.others or len(claimed.claims) >= limit:
@@ -275,10 +275,10 @@ class Lanes:
     async def _look_at_limited(self, limit: int, now: Callable[[], float]) -> None:
         claim_id, self._limited_at = new_claim_id(), math.inf
         self._limited_looked = now()
-        claimed = ClaimedLimited([], 0.0)  # stays if the statement fails: retry as soon as possible
+        claimed = Claimed([], again=0.0)  # if it fails: again, as soon as it can be asked
         try:
             async with self.asking(claim_id, limit):
-                claimed = await self._link.claim_limited(claim_id, limit, alone=not self._ledger.alone)
+                claimed = await self._link.claim(Look(claim_id, limit, alone=not self._ledger.alone, limited=True))
         finally:
             if claimed.again is not None:
                 self._limited_at = min(self._limited_at, now() + claimed.again)

@@ -18,6 +18,7 @@ from stepwell.model.start import Start
 from stepwell.model.turn import Advance
 from stepwell.replay.replay import Replay
 from stepwell.telemetry import log
+from stepwell.worker.turns.host import Page
 
 PART = 400
 """Limit of events, or starts, in one write. What the code asked for on the same arrival follows in the next writes."""
@@ -30,22 +31,27 @@ _CANCELS = frozenset({EventType.TASK_CANCELLED, EventType.CHILD_CANCELLED})
 class Draft:
     """The events, starts and steps of a turn that the next writes take along."""
 
-    __slots__ = ("_claim", "advance", "calls", "full", "replay")
+    __slots__ = ("_claim", "calls", "full", "page", "replay")
 
     def __init__(self, claim: Claim, replay: Replay, seen: int) -> None:
         self._claim = claim
         self.replay = replay
-        self.full: deque[Advance] = deque()
-        """Full pages, with so many starts that nothing is added to them. Each is one of the next writes."""
-        self.advance = Advance(claim, seen=seen)
+        self.full: deque[Page] = deque()
+        """Pages with so much to start that nothing else is added to them: the next writes hold one each."""
+        self.page = Page(Advance(claim, seen=seen))
         """The last page."""
         self.calls: list[StepCall] = replay.take_steps()
         """Steps that the code asked for. They begin once all of the draft is written."""
 
     @property
     def has_more(self) -> bool:
-        """True if there is something to write, or the code is not at rest."""
-        return bool(self.advance.events or self.calls or self.full or self.replay.line)
+        """Whether there is something to write, or the code is not at rest."""
+        return bool(self.page.advance.events or self.calls or self.full or self.replay.line)
+
+    @property
+    def pages(self) -> Sequence[Page]:
+        """Everything that is not written yet, in the order of the writes."""
+        return (*self.full, self.page)
 
     @property
     def listens(self) -> bool:
@@ -54,12 +60,13 @@ class Draft:
 
     @property
     def children(self) -> list[tuple[Claim, Completed]]:
-        return [child for page in (*self.full, self.advance) for child in page.children]
+        return [child for page in self.pages for child in page.advance.children]
 
     def deliver(self, event: Event, *, arrived: int | None = None, tx: Any = None) -> None:
         """Tell the code of an event, and record what it asks for. `arrived` is the number of an arrival, `tx` the
         transaction of a step that has ended."""
-        replay, advance = self.replay, self._page()
+        replay, page = self.replay, self._page()
+        advance = page.advance
         event.idx = replay.idx + 1
         if event.at < replay.now:
             event.at = replay.now
@@ -67,7 +74,7 @@ class Draft:
         if arrived is not None:
             advance.seen, advance.took = arrived, True
         elif tx is not None:
-            advance.tx = tx
+            page.tx, advance.in_own_tx = tx, True
         self._tell(event, None)
 
     def deliver_ends(self, ended: deque[tuple[Claim, Completed]], at: datetime, most: int) -> None:
@@ -80,7 +87,7 @@ class Draft:
     def _ends(self, ended: deque[tuple[Claim, Completed]], at: datetime, most: int) -> Iterator[Event]:
         """Yield the ends of children, and record each as the code is told of it."""
         for _ in range(min(len(ended), most)):
-            advance, child = self._page(), ended.popleft()
+            advance, child = self._page().advance, ended.popleft()
             claim, outcome = child
             event = Event(
                 self.replay.idx + 1, EventType.TASK_COMPLETED, at, int(claim.node or 0), run_id=claim.id,
@@ -90,12 +97,12 @@ class Draft:
             advance.children.append(child)
             yield event
 
-    def _page(self) -> Advance:
+    def _page(self) -> Page:
         """Return the last page; a new one if there is no room on it."""
-        if len(self.advance.starts) >= PART:
-            self.full.append(self.advance)
-            self.advance = Advance(self._claim, seen=self.advance.seen)
-        return self.advance
+        if len(self.page.advance.starts) >= PART:
+            self.full.append(self.page)
+            self.page = Page(Advance(self._claim, seen=self.page.advance.seen))
+        return self.page
 
     def _tell(self, event: Event, more: Iterator[Event] | None) -> None:
         replay, began = self.replay, time.monotonic()
@@ -122,7 +129,7 @@ class Draft:
         )  # fmt: skip
 
     def record(self, commands: Sequence[Command]) -> None:
-        advance, replay = self.advance, self.replay
+        advance, replay = self.page.advance, self.replay
         for command in commands:
             replay.idx += 1
             advance.events.append(_recorded(command, replay.idx, replay.now))
@@ -140,43 +147,45 @@ class Draft:
             self.replay.idx, ended.type, self.replay.now, value=ended.value, error=ended.error,
             signals=ended.signals, state=ended.state,
         )  # fmt: skip
-        self.advance.events.append(event)
+        self.page.advance.events.append(event)
         return event
 
-    def take(self, here: Sequence[Start] = ()) -> Advance:
+    def take(self, here: Sequence[Start] = ()) -> Page:
         """Take the first page for a write: all of it, or only up to the last of `here` if that is long."""
-        page = self.full[0] if self.full else self.advance
-        if PART <= len(here) < len(page.starts):
+        page = self.full[0] if self.full else self.page
+        advance = page.advance
+        if PART <= len(here) < len(advance.starts):
             return self._cut(page, here[-1])
         if self.full:
             self.full.popleft()
         else:
-            self.advance = Advance(self._claim, seen=page.seen)
+            self.page = Page(Advance(self._claim, seen=advance.seen))
             page.calls, self.calls = self.calls, []
-        events = page.events
-        page.recorded = events[-1].idx if events else self.replay.idx
-        if self.replay.line and events and page.recorded == self.replay.idx:
+        events = advance.events
+        advance.recorded = events[-1].idx if events else self.replay.idx
+        if self.replay.line and events and advance.recorded == self.replay.idx:
             events[-1].more = True
         return page
 
-    def _cut(self, page: Advance, last: Start) -> Advance:
-        """Take the part of a page up to this start, for a write of its own. The commands on one arrival may be written
-        in parts: the last event of each part says that there is more."""
-        count = PART
-        while page.starts[count - 1] is not last:
+    def _cut(self, page: Page, last: Start) -> Page:
+        """Take what stands before the end of this start, for a write of its own. What the code asks for upon one
+        arrival may be written in parts: the last event of each part says that there is more."""
+        whole, count = page.advance, PART
+        while whole.starts[count - 1] is not last:
             count += 1
-        place = count  # or later, since the page has events that are no starts
-        while page.events[place - 1].run_id != last.id:
+        place = count  # or behind: there are other events, too
+        while whole.events[place - 1].run_id != last.id:
             place += 1
-        part = replace(page, events=page.events[:place], starts=page.starts[:count], cancels=[])
+        part = replace(whole, events=whole.events[:place], starts=whole.starts[:count], cancels=[])
         part.events[-1].more = True
         part.recorded = part.events[-1].idx
-        # Whatever the code was told stands in the part: a page takes no new event once it has so many starts.
-        page.events, page.starts = page.events[place:], page.starts[count:]
-        page.children, page.took, page.tx = [], False, None
-        if page.published is not None:
-            part.published, page.published = _last_shown(part.events), _last_shown(page.events)
-        return part
+        # The page began with fewer starts than these: whatever was told to the code came before.
+        whole.events, whole.starts = whole.events[place:], whole.starts[count:]
+        whole.children, whole.took, whole.in_own_tx = [], False, False
+        if whole.published is not None:
+            part.published, whole.published = _last_shown(part.events), _last_shown(whole.events)
+        tx, page.tx = page.tx, None
+        return Page(part, tx=tx)
 
 
 def _last_shown(events: Sequence[Event]) -> bytes | None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Sequence, Set
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 from uuid import UUID
 
+from msgspec import Struct
+
 from stepwell.context.current import Running
+from stepwell.context.transaction import OwnTx
+from stepwell.model.commands import StepCall
 from stepwell.model.events import Event
 from stepwell.model.ids import ClaimId, RunId
 from stepwell.model.outcome import Outcome
@@ -18,6 +22,21 @@ from stepwell.worker.turns.run_step import Steps
 
 Wrote = tuple[Advanced, Set[RunId]]
 """The answer to a write: where it left the run, and the runs that were to run here but do not."""
+
+
+class Page(Struct, eq=False):
+    """A write of a turn: the values that go through the link, and the live objects that stay on this side of it."""
+
+    advance: Advance
+    calls: list[StepCall] = []
+    """Steps that begin once it is written."""
+    tx: OwnTx | None = None
+    """A step's own transaction, with whose commit all of it is written."""
+
+    def close(self) -> None:
+        """Roll back what a step wrote: this page is not going to be written."""
+        if self.tx is not None:
+            self.tx.close()
 
 
 class Waiter(Protocol):
@@ -35,8 +54,8 @@ class Host(Protocol):
 
     def ask_news(self, claim: Claim, told: Callable[[News | BaseException], None]) -> None: ...
 
-    def write(self, advance: Advance, told: Callable[[Wrote | BaseException], None]) -> None:
-        """Write, and pass on where that left the run, and which runs were to run here but do not; ClaimLost if it was
+    def write(self, page: Page, told: Callable[[Wrote | BaseException], None]) -> None:
+        """Write, and tell where that left the run, and what was to run here and does not; ClaimLost if it was
         refused."""
         ...
 
@@ -91,9 +110,5 @@ class TurnLink(Protocol):
     async def news(self, claims: Sequence[Claim]) -> dict[UUID, News]: ...
 
     async def history(self, run_id: UUID, *, after: int) -> list[Event]: ...
-
-    async def record(self, advances: Sequence[Advance]) -> Mapping[UUID, Advanced]:
-        """Record the events of turns that do nothing else. An id that is missing from the answer has lost its claim."""
-        ...
 
     async def advance(self, advances: Sequence[Advance], claim_id: ClaimId) -> Written: ...

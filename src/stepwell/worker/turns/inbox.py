@@ -94,7 +94,7 @@ class Inbox:
     def _tell_steps(self) -> None:
         """Tell the code of steps that have ended; only one at a time if the step has a transaction of its own."""
         steps, draft = self._steps, self._draft
-        while (step := steps.next_done()) is not None and draft.advance.tx is None and self._draft.listens:
+        while (step := steps.next_done()) is not None and draft.page.tx is None and self._draft.listens:
             steps.done.popleft()
             draft.deliver(step.event(self.now()), tx=step.tx)
 

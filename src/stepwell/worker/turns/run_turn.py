@@ -23,14 +23,15 @@ from stepwell.context.current import Running
 from stepwell.model.commands import Command, StepCall
 from stepwell.model.events import Event, EventType
 from stepwell.model.ids import RunId
-from stepwell.model.outcome import Completed, CompletedWithin, Outcome
+from stepwell.model.outcome import Completed, Outcome
 from stepwell.model.run import Claim
 from stepwell.model.start import Start
 from stepwell.model.turn import Advance, Advanced, News
 from stepwell.replay.replay import Replay
+from stepwell.worker.run_task import CompletedWithin
 from stepwell.worker.turns.children import Children
 from stepwell.worker.turns.drafts import PART, Draft
-from stepwell.worker.turns.host import Host, Wrote
+from stepwell.worker.turns.host import Host, Page, Wrote
 from stepwell.worker.turns.inbox import Inbox
 from stepwell.worker.turns.run_step import TurnSteps
 from stepwell.worker.turns.turn_state import Lifecycle, TurnState
@@ -107,8 +108,8 @@ class Turn:
         self._children.close()
         self._waking.close()
         self._steps.close()
-        if (tx := self._draft.advance.tx) is not None:
-            tx.close()
+        for page in self._draft.pages:
+            page.close()
         for claim, outcome in (*self._draft.children, *self._inbox.ended):
             self._host.settle(claim, outcome)
 
@@ -214,14 +215,14 @@ class Turn:
         if replay.ended is not None and not draft.full:
             self._close()
             return
-        first = draft.full[0] if draft.full else draft.advance
+        first = draft.pages[0].advance
         if replay.line and len(first.events) < PART:
             return
         if children.resting and not children.ids:
             children.rest(False)
         here = self._to_run_here(first) if first.starts else ()
         stays = self._works or self._inbox.asking or self._holds or bool(replay.line)
-        if draft.full or (draft.advance.events and (here or stays)):
+        if draft.full or (first.events and (here or stays)):
             self._send(self._taken("stay", here))
         elif not stays:
             self._park()
@@ -262,24 +263,27 @@ class Turn:
             wanted = [start for start in wanted if start.id not in cancels]
         return self._host.can_run(wanted, slots=0 if self._works or self._children.resting else 1)
 
-    def _taken(self, to: Literal["wait", "stay", "again"], here: Sequence[Start] = ()) -> Advance:
-        """Take what the draft has, and begin another."""
-        taken = self._draft.take(here)
+    def _taken(self, to: Literal["wait", "stay", "again"], here: Sequence[Start] = ()) -> Page:
+        """Take what the draft has; another draft begins."""
+        page = self._draft.take(here)
+        taken = page.advance
         taken.to, taken.history_from = to, self._history_from
         if here:
             ids = {start.id for start in here}
             taken.here, starts = list(here), taken.starts
             taken.starts = [] if len(here) == len(starts) else [start for start in starts if start.id not in ids]
             self._children.expect(ids)
-        return taken
+        return page
 
-    def _send(self, advance: Advance, *, last: bool = False) -> None:
+    def _send(self, page: Page, *, last: bool = False) -> None:
+        advance = page.advance
         if advance.starts and not last:
             self._children.expect([start.id for start in self._host.may_claim(advance.starts)])
         if advance.cancels:
             self._children.forget([RunId(run_id) for run_id in advance.cancels])
-        self._life.send(advance, last=last)
-        self._host.write(advance.leave(), partial(self._go, self._go_on))
+        self._life.send(page, last=last)
+        advance.leave()
+        self._host.write(page, partial(self._go, self._go_on))
 
     def _park(self) -> None:
         """Leave the run where it waits for something."""
@@ -288,9 +292,10 @@ class Turn:
         # Steps that a pause held back begin in the next turn, which comes at once if the pause was taken back.
         held_back = self._draft.calls
         self._replay.put_back(held_back)
-        last = self._taken("again" if held_back else "wait")
+        page = self._taken("again" if held_back else "wait")
+        last = page.advance
         last.due, last.due_in, last.waits_for = due, due_in, self._replay.waits_for()
-        self._send(last, last=True)
+        self._send(page, last=True)
 
     def _close(self) -> None:
         """Record that the code has ended, or begins anew."""
@@ -302,7 +307,7 @@ class Turn:
             # The run goes on: its next turn begins with this event, and with a new replay.
             self._send(self._taken("again"), last=True)
             return
-        self._children.rest(True)  # the code has ended: lend the slot while this is written
-        last = self._taken("wait")
-        last.ended = ended
-        self._send(last, last=True)
+        self._children.rest(True)  # nothing of it is run any more: its slot is for others while this is written
+        page = self._taken("wait")
+        page.advance.ended = ended
+        self._send(page, last=True)

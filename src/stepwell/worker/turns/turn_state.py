@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from enum import StrEnum
 
-from stepwell.model.turn import Advance, Advanced
-from stepwell.worker.turns.host import Wrote
+from stepwell.model.turn import Advanced
+from stepwell.worker.turns.host import Page, Wrote
 
 
 class TurnState(StrEnum):
@@ -44,7 +44,7 @@ class Lifecycle:
     def __init__(self, written: tuple[int, int]) -> None:
         self.state = TurnState.RUNNING
         self.end: asyncio.Future[Advanced] = asyncio.get_running_loop().create_future()
-        self.flying: Advance | None = None
+        self.flying: Page | None = None
         """The write that is on its way."""
         self.written = written
         """Number of events in the history, and of arrivals among them."""
@@ -55,12 +55,12 @@ class Lifecycle:
         """True if the code can be told something, now or later."""
         return (self.state is _RUNNING or self.state is _WRITING) and not self.end.done()
 
-    def send(self, advance: Advance, *, last: bool = False) -> None:
+    def send(self, page: Page, *, last: bool = False) -> None:
         """running -> writing, closing: a write leaves."""
         self.move(_CLOSING if last else _WRITING)
-        self.flying = advance
+        self.flying = page
 
-    def answer(self, answer: Wrote | BaseException) -> Advance | None:
+    def answer(self, answer: Wrote | BaseException) -> Page | None:
         """writing -> running, or -> ended: a write was answered. Return that write if the turn goes on."""
         flown, self.flying = self.flying, None
         if flown is None or self.end.done():
@@ -73,7 +73,7 @@ class Lifecycle:
                 self.end.set_result(answer[0])
         else:
             self.move(_RUNNING)
-            self.written = flown.recorded, flown.seen
+            self.written = flown.advance.recorded, flown.advance.seen
             return flown
         return None
 

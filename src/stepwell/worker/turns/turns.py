@@ -254,6 +254,9 @@ class Turns:
 
     async def _ask_news(self, claims: Sequence[Claim]) -> list[News | BaseException]:
         news = await patiently(lambda: self._link.news(claims))
+        answered_at = time.monotonic()
+        for each in news.values():
+            each.read_at = answered_at
         return [news.get(claim.id) or ClaimLost(claim.id, claim.attempt) for claim in claims]
 
     # -- the code

@@ -5,22 +5,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
+from uuid import UUID
 
 from stepwell.concurrency.group_commit import GroupCommit, Later, Told
+from stepwell.context.transaction import OwnTx
 from stepwell.model.errors import ClaimLost, StepwellError, Unavailable
-from stepwell.model.ids import RunId, new_claim_id
+from stepwell.model.ids import ClaimId, RunId, new_claim_id
 from stepwell.model.raised import Fatal
 from stepwell.model.states import State
-from stepwell.model.turn import Advance, Advanced, News
+from stepwell.model.turn import Advance, Advanced, News, Written
 from stepwell.telemetry import Telemetry, log
 from stepwell.worker.ledger import Ledger
 from stepwell.worker.link import DataRefused, NotRecorded
-from stepwell.worker.turns.host import Claiming, TurnLink, Wrote
+from stepwell.worker.turns.host import Claiming, Page, TurnLink, Wrote
 from stepwell.worker.unrecorded import MOST, why
 
 BUSY, PAUSE = 20, 0.008
 """A write that completes its run waits PAUSE seconds for others that do, while more than BUSY other writes are on their
 way."""
+
+
+Write = Callable[[Sequence[Advance], ClaimId], Coroutine[Any, Any, Written]]
+"""Writes what turns wrote: the link, or a step's own transaction."""
 
 
 class Writes:
@@ -39,9 +45,10 @@ class Writes:
     def claim_by(self, claiming: Claiming) -> None:
         self._claiming = claiming
 
-    def ask(self, advance: Advance, told: Told[Wrote]) -> None:
-        if advance.tx is not None:
-            self._together.ask_apart(self._write_with_step(advance), told)
+    def ask(self, page: Page, told: Told[Wrote]) -> None:
+        advance = page.advance
+        if page.tx is not None:
+            self._together.ask_apart(self._write_with_step(advance, page.tx), told)
         elif advance.only == "completes":
             self._ends.ask(advance, told)
         else:
@@ -62,10 +69,10 @@ class Writes:
         self._together.close()
         self._ends.close()
 
-    async def _write_with_step(self, advance: Advance) -> Wrote | BaseException:
-        """Write everything with the commit of a step's own transaction, or nothing. Such a write cannot be repeated."""
+    async def _write_with_step(self, advance: Advance, tx: OwnTx) -> Wrote | BaseException:
+        """Write all of it with the commit of a step's own transaction, or nothing: that cannot be repeated."""
         try:
-            return (await self._advance([advance]))[0]
+            return (await self._advance_by(tx.advance, [advance]))[0]
         except Unavailable as error:
             log.warning("the transaction of a step of %s lost its answer: %s", advance.claim.name, error)
         except DataRefused as error:
@@ -102,15 +109,18 @@ class Writes:
 
     async def _advance(self, advances: Sequence[Advance]) -> list[Wrote | BaseException]:
         if advances[0].only == "records":
-            recorded = await self._link.record(advances)
+            recorded = (await self._link.advance(advances, _NO_CLAIM)).turns
             return [_lost(each) if (at := recorded.get(each.claim.id)) is None else (at, _NOTHING) for each in advances]
+        return await self._advance_by(self._link.advance, advances)
+
+    async def _advance_by(self, write: Write, advances: Sequence[Advance]) -> list[Wrote | BaseException]:
         claim_id, count = new_claim_id(), sum([len(each.here) for each in advances])
         if count:
             async with self._claiming.asking(claim_id, count):
-                written = await self._link.advance(advances, claim_id)
+                written = await write(advances, claim_id)
             self._claiming.begin(written.claims)
         else:
-            written = await self._link.advance(advances, claim_id)
+            written = await write(advances, claim_id)
         self._ledger.written([child for each in advances for child in each.children])
         elsewhere: set[RunId] = set()
         if len(written.claims) < count:
@@ -166,11 +176,13 @@ class Writes:
 
 
 _NOTHING: frozenset[RunId] = frozenset()
+_NO_CLAIM = ClaimId(UUID(int=0))
+"""The claim id of writes that start nothing here."""
 
 
 def _never_stored(refused: DataRefused) -> Fatal:
-    """Return the error of a turn whose data the database refuses: another turn could only repeat it."""
-    return Fatal(f"what the workflow asked for cannot be stored: {why(refused.cause)}")
+    """The end of a turn that another turn could only repeat."""
+    return Fatal(f"what the workflow asked for cannot be stored: {refused.why}")
 
 
 def _lost(advance: Advance) -> ClaimLost:

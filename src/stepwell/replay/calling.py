@@ -121,14 +121,7 @@ class CallTask(Called, EndsItself, Generic[R]):
     """
 
     __slots__ = (
-        "_answer",
-        "_begun",
-        "_calling",
-        "_cancelling",
-        "_cancels",
-        "_context",
-        "_log_destroy_pending",
-        "_named",
+        "_answer", "_begun", "_calling", "_cancelling", "_cancels", "_context", "_log_destroy_pending", "_named",
         "maker",
     )  # fmt: skip
     _cancelled = False

@@ -30,7 +30,7 @@ def explain(run: RunFacts, around: Surroundings) -> Explanation:
         case State.PENDING:
             causes = [*_pending(run, around), *_limits_of_time(run, around)]
         case State.SCHEDULED:
-            causes = [_scheduled(run, around), *_nobody(run, around), *_limits_of_time(run, around)]
+            causes = [_scheduled(run, around), *_unclaimable(run, around), *_limits_of_time(run, around)]
         case State.WAITING:
             causes = [*(waits(run, around) or [_waiting(run, around)]), *_limits_of_time(run, around)]
         case State.PAUSED:
@@ -44,7 +44,7 @@ def explain(run: RunFacts, around: Surroundings) -> Explanation:
 
 
 def _pending(run: RunFacts, around: Surroundings) -> Iterator[Cause]:
-    blocked = [*_nobody(run, around), *_alone(run, around), *_limits(run, around)]
+    blocked = [*_unclaimable(run, around), *_alone(run, around), *_limits(run, around)]
     yield from blocked
     able = _able(run, around)
     if not blocked and (full := _slots(able)) is not None:
@@ -62,7 +62,7 @@ def _able(run: RunFacts, around: Surroundings) -> list[WorkerInfo]:
     return [each for each in around.workers if each.serves(run.queue) and each.knows(run.name, run.pin)]
 
 
-def _nobody(run: RunFacts, around: Surroundings) -> Iterator[Cause]:
+def _unclaimable(run: RunFacts, around: Surroundings) -> Iterator[Cause]:
     """Yield the reasons why no worker would claim the run, even with free slots."""
     queue = around.queue
     if queue.paused_at is not None:
@@ -156,7 +156,7 @@ def _scheduled(run: RunFacts, around: Surroundings) -> Cause:
     if due > around.now:
         return Cause(Why.NOT_DUE, f"it is not due before {at(due)}, {ahead(due - around.now)}: {what}", facts)
     late = f"it was due at {at(due)}, {ago(around.now - due)} ({what}), and was not moved yet"
-    return Cause(Why.OVERDUE, late + _someone("due", around), facts)
+    return Cause(Why.OVERDUE, late + _done_by("due", around), facts)
 
 
 def _delay(run: RunFacts, around: Surroundings) -> tuple[str, str]:
@@ -208,7 +208,7 @@ def _progress(around: Surroundings) -> str:
 
 def _reaped(around: Surroundings) -> str:
     if "reaper" not in around.services:
-        return "its claim is reaped when a worker is there to do it: start `stepwell worker`"
+        return "its claim is reaped as soon as a worker runs: start `stepwell worker`"
     calm = around.calm_until or around.now
     wait = max(calm - around.now, timedelta(0)) + REAPED_WITHIN
     return f"its claim is reaped within {wait.total_seconds():.0f} s, and its retry policy decides what follows"
@@ -245,21 +245,21 @@ def _limits_of_time(run: RunFacts, around: Surroundings) -> Iterator[Cause]:
         if left > timedelta(0):
             text = f"it expires at {at(run.expires_at)}, {ahead(left)}, unless it is started before"
         else:
-            text = f"its time to be started ended at {at(run.expires_at)}: it expires" + _someone("due", around)
+            text = f"its time to be started ended at {at(run.expires_at)}: it expires" + _done_by("due", around)
         yield Cause(Why.EXPIRES, text, facts)
     if run.deadline_at is not None:
         left, facts = run.deadline_at - around.now, {"deadline_at": run.deadline_at}
         if left > timedelta(0):
             text = f"it must have ended by {at(run.deadline_at)}, {ahead(left)}, or it fails"
         else:
-            text = f"its deadline passed at {at(run.deadline_at)}: it fails" + _someone("due", around)
+            text = f"its deadline passed at {at(run.deadline_at)}: it fails" + _done_by("due", around)
         yield Cause(Why.DEADLINE, text, facts)
 
 
-def _someone(service: str, around: Surroundings) -> str:
+def _done_by(service: str, around: Surroundings) -> str:
     if service in around.services:
         return f" within {LOOKED_WITHIN.total_seconds():.0f} s"
-    return " when a worker is there to see to it: start `stepwell worker`"
+    return " as soon as a worker runs: start `stepwell worker`"
 
 
 def _names(workers: Sequence[WorkerInfo]) -> str:

@@ -121,7 +121,7 @@ class CallTask(Called, EndsItself, Generic[R]):
     """
 
     __slots__ = (
-        "_asked", "_begun", "_calling", "_cancels", "_context", "_log_destroy_pending", "_named", "_told",
+        "_answer", "_begun", "_calling", "_cancelling", "_cancels", "_context", "_log_destroy_pending", "_named",
         "maker",
     )  # fmt: skip
     _cancelled = False
@@ -140,8 +140,8 @@ class CallTask(Called, EndsItself, Generic[R]):
         self._named = loop.name_task(name)
         self._begun = False
         """True if the command was issued and has no answer yet."""
-        self._told: bytes | BaseException | None = None
-        self._asked = False
+        self._answer: bytes | BaseException | None = None
+        self._cancelling = False
         """True if a cancellation was requested."""
         self._cancels = 0
         self._log_destroy_pending = True
@@ -154,17 +154,17 @@ class CallTask(Called, EndsItself, Generic[R]):
 
     def _callback(self) -> None:
         """Issue the command, or deliver the answer. The loop calls this as the callback of the handle."""
-        told = self._told
+        answer = self._answer
         self._calling.waits = False
-        if self._asked:
+        if self._cancelling:
             super(Called, self).cancel()
-        elif told is None:
+        elif answer is None:
             self._begin()
-        elif isinstance(told, BaseException):
-            self._fail(told)
+        elif isinstance(answer, BaseException):
+            self._fail(answer)
         else:
             try:
-                result = self._calling.decode(told)
+                result = self._calling.decode(answer)
             except BaseException as error:
                 self._fail(error)
             else:
@@ -186,8 +186,8 @@ class CallTask(Called, EndsItself, Generic[R]):
     def set_exception(self, exception: Any) -> None:
         self._answered(exception)
 
-    def _answered(self, told: bytes | BaseException) -> None:
-        self._begun, self._told = False, told
+    def _answered(self, answer: bytes | BaseException) -> None:
+        self._begun, self._answer = False, answer
         loop: Any = self.get_loop()
         loop.ready(self)
 
@@ -203,7 +203,7 @@ class CallTask(Called, EndsItself, Generic[R]):
         if self.done():
             return False
         self._cancels += 1
-        self._asked = True
+        self._cancelling = True
         if self._begun and self.issuer is not None:
             self._begun = False
             self.issuer.give_up(self)
@@ -217,12 +217,12 @@ class CallTask(Called, EndsItself, Generic[R]):
 
     @property
     def _must_cancel(self) -> bool:
-        return self._asked
+        return self._cancelling
 
     @property
     def _fut_waiter(self) -> asyncio.Future[Any] | None:
         """The awaited future, for anyio: None before the command is issued, and a done future once it was answered."""
-        return self if self._begun else None if self._told is None else _DONE
+        return self if self._begun else None if self._answer is None else _DONE
 
     def get_coro(self) -> Calling[R]:
         return self._calling

@@ -12,14 +12,14 @@ from typing import Any
 
 from stepwell.replay.code import Evicted
 
-_TIMES = 100
+_MOST_AWAITS = 100
 """The number of times that code may await something instead of ending, before it is abandoned."""
 
 
 def close_coroutine(coro: Any) -> None:
     """End a coroutine where it is suspended. If it awaits in a `finally`, end it there too, and so on."""
     with suppress(BaseException):  # Evicted, or an error of the code's own
-        for _ in range(_TIMES):
+        for _ in range(_MOST_AWAITS):
             coro.throw(Evicted())
         coro.close()
 
@@ -29,5 +29,5 @@ def close_generator(generator: AsyncGenerator[Any, Any]) -> None:
     closing: Any = generator.aclose()
     with suppress(BaseException):
         closing.send(None)
-        for _ in range(_TIMES):
+        for _ in range(_MOST_AWAITS):
             closing.throw(Evicted())

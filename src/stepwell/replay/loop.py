@@ -47,7 +47,7 @@ T = TypeVar("T")
 MANY = 1_000_000
 """The most callbacks after one event: code that needs more loops without waiting for anything."""
 
-_TIMES = 100
+_CLOSING_ROUNDS = 100
 """The number of rounds in which evicted code may create further tasks, before those are abandoned."""
 
 CAN_BE_EAGER = sys.version_info >= (3, 12)
@@ -383,7 +383,7 @@ class Loop(asyncio.AbstractEventLoop):
 
     def _end_all(self) -> None:
         suspended = self._take_suspended()
-        for _ in range(_TIMES):  # code may create further tasks while it is closed, repeatedly
+        for _ in range(_CLOSING_ROUNDS):  # code may create further tasks while it is closed, repeatedly
             if not (tasks := self.tasks):
                 break
             self._forget_tasks()

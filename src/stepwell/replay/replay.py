@@ -68,11 +68,11 @@ class Replay:
         """The queue of ready callbacks. While it is not empty, the code still runs after the last arrival."""
         self.idx = 0
         """The index of the last event delivered."""
-        self._told = 0
+        self._last_arrival = 0
         """The index of the last arrival whose delivery has begun."""
         self.now = self._began = LONG_AGO
         self._number = 0
-        self._heard = 0
+        self._last_taken = 0
         """The number of the last command that may have left this replay, and so may have been written."""
         self._issued: deque[Command] = deque()
         self._calls: dict[int, Called] = {}
@@ -116,12 +116,12 @@ class Replay:
         self.replaying = True
         try:
             with self.loop.entered():
-                self._tell(events[:told] if more else events)
+                self._replay(events[:told] if more else events)
         finally:
             self.loop.tidy()  # these failures were reported when they were new
             self.replaying = False
 
-    def _tell(self, events: Sequence[Event]) -> None:
+    def _replay(self, events: Sequence[Event]) -> None:
         for event in events:
             if event.type in COMMANDS:
                 self._expect(event)
@@ -138,7 +138,7 @@ class Replay:
         such events have in common.
         """
         self._deliver(event, more)
-        self.idx = self._told
+        self.idx = self._last_arrival
         return self.take()
 
     def go_on(self) -> list[Command]:
@@ -148,7 +148,7 @@ class Replay:
 
     def take(self) -> list[Command]:
         """Return the commands that are issued and not yet taken. From now on they count as possibly written."""
-        self._heard = self._number
+        self._last_taken = self._number
         if not self._issued:
             return []
         issued = list(self._issued)
@@ -180,7 +180,7 @@ class Replay:
     def _deliver(self, event: Event, more: Iterator[Event] | None = None) -> None:
         if self._issued or self.ended is not None:
             raise mismatch(self.about, event, self._issued[0] if self._issued else self.ended)
-        self._heard, self._told = self._number, event.idx
+        self._last_taken, self._last_arrival = self._number, event.idx
         if event.at > self.now:
             self.now = event.at
         act = _ARRIVALS.get(event.type)
@@ -197,11 +197,11 @@ class Replay:
         """Deliver the next event of `more` if it can follow at once. Return False if there is none, or it cannot."""
         if self._issued or self._steps or self._main is None or self._main.done():
             return False
-        self.idx = self._told
+        self.idx = self._last_arrival
         event = next(more, None)
         if event is None:
             return False
-        self._heard, self._told = self._number, event.idx
+        self._last_taken, self._last_arrival = self._number, event.idx
         act(self, event)
         self.loop.begin_event()
         return True
@@ -301,7 +301,7 @@ class Replay:
         if name in self._marked:
             return True
         is_new = self._ahead.last is not None and self._number >= self._ahead.last
-        if self.replaying and not is_new and name not in self._ahead.marked_upon(self._told):
+        if self.replaying and not is_new and name not in self._ahead.marked_upon(self._last_arrival):
             return False
         self._marked.add(name)
         self._issue(EventType.VERSION_MARKED, name=name)
@@ -335,7 +335,7 @@ class Replay:
             call.dropped = True
             if self._steps.pop(number, None) is None:
                 self.dropped.append(number)
-        elif number > self._heard and not self._is_recorded(number):
+        elif number > self._last_taken and not self._is_recorded(number):
             call.dropped = True  # it has not left this replay
         elif not self.evicting:
             self._issue(_TO_CANCEL[call.type], name=call.name, run_id=call.run_id)

@@ -40,7 +40,7 @@ async def all_ears(app: App, task: Task[[Any], Any]) -> None:
     """Until the app listens, and its worker has looked for what came before: now it finds by words alone."""
 
     async def hears() -> bool:
-        return app._opening.dispatch.hears
+        return app._opening.wakes.hears
 
     await until(hears)
     await (await task.start("what came before")).result(timeout=30)

@@ -124,7 +124,7 @@ async def test_options_that_contradict_each_other_are_refused_at_the_call(index:
     ):  # fmt: skip
         with pytest.raises(InvalidSetting):
             index.options(**wrong)  # type: ignore[arg-type]
-    with pytest.raises(InvalidSetting, match="apart"):
+    with pytest.raises(InvalidSetting, match="cannot be mixed"):
         await index.start_many([Call(("a",), options={"unique": "x", "debounce": "1s"}), ("b",)])
 
 

@@ -20,7 +20,8 @@ from executor_bodies import Definition, defined
 
 from stepwell import App, InvalidSetting, Retry, RunFailed, current
 from stepwell.context.current import Running, running
-from stepwell.executors.base import Executor, traceback_text, type_names
+from stepwell.executors import Body, Executor, ProcessDied, RemoteError
+from stepwell.executors.base import traceback_text, type_names
 from stepwell.executors.registry import BUILT_IN, Executors
 from stepwell.model.ids import ClaimId, RunId
 from stepwell.model.run import Claim
@@ -195,6 +196,46 @@ async def test_a_task_on_an_executor_of_the_app_has_a_timeout(dsn: str) -> None:
         with pytest.raises(RunFailed, match="longer than its timeout"):
             await run.result(SOON)
         gate.set()
+
+
+class FarExecutor:
+    """An executor whose bodies run elsewhere, and end there by an error or not at all."""
+
+    stuck = 0
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def refuses(self, fn: Callable[..., Any]) -> str | None:
+        return None
+
+    async def run(self, body: Body, input: bytes, begun: Callable[[], None] = lambda: None) -> bytes:
+        begun()
+        raise self._error
+
+    async def close(self, grace: float = 0.0) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("error", "type", "reason"),
+    [
+        (RemoteError("shop.Declined", ("shop.Declined", "Exception"), "too poor", "File …"), "shop.Declined", "raised"),
+        (ProcessDied(exit_code=3, signal=None), "stepwell.executors.base.ProcessDied", "worker_lost"),
+    ],
+    ids=["raised", "died"],
+)
+async def test_an_executor_whose_bodies_run_elsewhere_tells_how_they_failed(
+    dsn: str, error: Exception, type: str, reason: str
+) -> None:
+    app = App(dsn, executors={"far": FarExecutor(error)})
+
+    @app.task(executor="far", retry=Retry(attempts=1))
+    async def work() -> None: ...
+
+    async with app, app.worker():
+        with pytest.raises(RunFailed) as failed:
+            await (await work.start()).result(SOON)
+    assert (failed.value.type, failed.value.reason) == (type, reason)
 
 
 def test_an_unknown_executor_is_refused_by_the_decorator_with_the_name_that_was_meant() -> None:

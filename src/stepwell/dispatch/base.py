@@ -34,7 +34,7 @@ class Channel(StrEnum):
     LIMITED = "limited"
     """Queues that got a limit just now."""
     AWAITED = "awaited"
-    """Whether a client waits for runs to finish: WHO asks, WE answers, and is repeated every few seconds."""
+    """Questions if a client waits for runs to finish (WHO), and the answer (WE), repeated every few seconds."""
 
 
 class Wakes(Protocol):

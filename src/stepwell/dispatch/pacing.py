@@ -17,7 +17,7 @@ BURST = 20
 class Pacing:
     def __init__(self) -> None:
         self._paced = 0.0
-        """When the bucket is full again, less BURST * GATHER seconds."""
+        """The time at which the bucket is full again, less BURST * GATHER seconds."""
 
     def may_leave_at_once(self) -> bool:
         """Take a token. An empty bucket stays empty, and owes nothing."""

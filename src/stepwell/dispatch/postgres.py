@@ -138,8 +138,8 @@ class PostgresWakes:
                     connection.terminate()
                 return
             except (Unavailable, asyncpg.PostgresError) as error:
-                # Also when Postgres will not take what we say, its queue being full: hints can be lost, the wire not.
-                log.debug("the wire is down: %s", error)
+                # Also when Postgres refuses to notify, since its queue is full: hints may be lost, the connection not.
+                log.debug("the connection for announcements is lost: %s", error)
                 if self._closing:
                     return
                 self._outbox.clear()

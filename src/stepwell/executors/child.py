@@ -58,7 +58,7 @@ class Found:
 
 
 def main(fd: int) -> Never:
-    # A process that a body starts must not hold the socket open: the parent would not see us die.
+    # A process that a body starts must not hold the socket open: the parent would not see this process die.
     os.set_inheritable(fd, False)
     faulthandler.enable()
     connection = socket.socket(fileno=fd)
@@ -81,7 +81,7 @@ def main(fd: int) -> Never:
 
 
 def _receive(frames: BufferedReader, calls: Calls, telling: Telling) -> None:
-    """Reads while a call runs too, for that is how we see the parent die."""
+    """Read frames, also while a call runs: the end of the stream tells that the parent died."""
     while True:
         head, body = _read(frames)
         match msgspec.json.decode(head, type=ToChild):
@@ -99,13 +99,13 @@ def _read(frames: BufferedReader) -> tuple[bytes, bytes]:
         head, body = LENGTHS.unpack(lengths)
         return frames.read(head), frames.read(body)
     except OSError:
-        # A parent that dies with an answer of ours unread ends the line by a reset, not by its end.
+        # A parent that dies with an unread answer resets the connection instead of closing it.
         _end()
 
 
 def _end() -> Never:
-    # The group, because processes started by the body are orphans now. No PR_SET_PDEATHSIG: it would kill
-    # us before we could do this.
+    # Kill the group: processes that the body started are orphans now. PR_SET_PDEATHSIG would kill this process before
+    # it could do so.
     with contextlib.suppress(ProcessLookupError):
         os.killpg(os.getpid(), signal.SIGKILL)
     os._exit(1)
@@ -123,7 +123,7 @@ def _answer(target: Target, input: bytes, telling: Telling) -> tuple[Ended, byte
 
 def _reply(target: Target, input: bytes, telling: Telling) -> bytes | BaseException:
     try:
-        # Found first: a module that sets up logging must find it as it would anywhere.
+        # Import before capturing: a module that sets up logging must find it as it is elsewhere.
         body = _find(target)
         with capturing(telling.capture):
             args, kwargs = body.signature.decode_input(input)
@@ -144,13 +144,13 @@ def _cpu() -> float:
 
 
 def _forget_peak() -> None:
-    # Linux: from now on. Elsewhere the peak is that of the process, of earlier calls too.
+    # On Linux the peak counts from now on. Elsewhere it is the peak of the process, earlier calls included.
     with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as file:
         file.write("5")
 
 
 def _peak() -> int:
-    # Not ru_maxrss where there is better: it begins with that of the process which started this one.
+    # Prefer VmHWM to ru_maxrss: the latter begins with the peak of the process which started this one.
     with contextlib.suppress(OSError, StopIteration), open("/proc/self/status") as lines:
         return int(next(line.split()[1] for line in lines if line.startswith("VmHWM:"))) * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -171,7 +171,7 @@ async def _awaited(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 
 def _checked(error: BaseException) -> BaseException:
-    """A Snooze whose delay is none fails the attempt for that."""
+    """Return the error; for a Snooze with an invalid delay, the error about that delay."""
     told = leading(error)
     try:
         if isinstance(told, Snooze):
@@ -240,7 +240,7 @@ def _load(name: str, path: str) -> ModuleType:
 
 
 def _flush() -> None:
-    # We end by a kill: what a body printed would be lost in the buffer.
+    # This process ends by a kill: buffered output of the body would be lost.
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()

@@ -1,4 +1,4 @@
-"""What parent and child say to each other: frames of a JSON head and a body of bytes, each with its length.
+"""The protocol between parent and child: frames of a JSON head and a body of bytes, each with its length.
 
 parent → child   Start, then for each call a Call with the input as body, and a Reply to each Ask
 child → parent   during a call Line, Step, Alive and Ask; at its end an Ended, with the result as body or a Failure
@@ -28,14 +28,14 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Call(msgspec.Struct, frozen=True, tag=True):
-    """A call, and what `current` is to tell during it."""
+    """A call, and the facts that `current` has during it."""
 
     target: Target
     current: str | None
 
 
 class Reply(msgspec.Struct, frozen=True, tag=True):
-    """To an Ask: a version, and the schema and, as body, the state of what is loaded; or the error to raise."""
+    """The answer to an Ask: a version, and the schema and (as body) the state that was loaded; or an error to raise."""
 
     number: int
     version: int | None = None
@@ -45,7 +45,7 @@ class Reply(msgspec.Struct, frozen=True, tag=True):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """What the body raised. `facts` are the fields of those errors that the parent raises as they were."""
+    """The error that the body raised. `facts` are the fields of an error that the parent raises as it was."""
 
     types: tuple[str, ...]
     message: str
@@ -55,13 +55,13 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):
-    """How a call ended, and what it took: CPU seconds, and bytes of memory at its peak."""
+    """The end of a call, and what it took: CPU seconds, and bytes of memory at its peak."""
 
     failure: Failure | None
     cpu: float
     memory: int
     left_out: int
-    """Log lines that were one too many."""
+    """Log lines that were left out, since an attempt keeps only so many."""
 
 
 class Line(msgspec.Struct, frozen=True, tag=True):
@@ -83,7 +83,7 @@ class Alive(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ask(msgspec.Struct, frozen=True, tag=True):
-    """For the checkpoint. What is saved is the body."""
+    """A request to save or load the checkpoint. The state to save is the body of the frame."""
 
     number: int
     verb: Literal["save", "load"]

@@ -1,8 +1,8 @@
-"""What a body in a child process says and asks, by way of its parent.
+"""The child's side of what a body reports and asks: it goes through the parent process.
 
-Lines leave at once, so that they are there when the child dies of what came next. Of progress and signs of life the
-latest leaves, now and then, by a thread of its own: the body waits for nobody. Nothing that is said after a call has
-ended leaves at all: the parent would take it for the next one's.
+Log lines leave at once, so that they are there if the child dies right after. The latest progress and sign of life
+leave now and then, by a thread of their own: the body never waits for them. Reports after the end of a call are
+dropped: the parent would take them for reports of the next call.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from stepwell.model.notes import Saved
 T = TypeVar("T")
 
 PAUSE = 0.05
-"""Seconds between two words of progress."""
+"""Seconds between two reports of progress."""
 
 _ERRORS: dict[str, type[StepwellError]] = {each.__name__: each for each in (ClaimLost, NewerCheckpoint, Unavailable)}
 
@@ -36,7 +36,7 @@ class Telling:
     def __init__(self, connection: socket.socket) -> None:
         self.capture: int | None = None
         self._connection = connection
-        # The collector of garbage may log in the middle of it.
+        # Reentrant: the garbage collector may log while the lock is held.
         self._lock = RLock()
         self._here: Running | None = None
         self._steps: dict[str, list[bytes]] = {}
@@ -50,12 +50,12 @@ class Telling:
         self._here = here
 
     def end(self, ended: Ended, result: bytes) -> None:
-        """The last that is said of a call."""
+        """Send the end of a call, after everything that its body has reported."""
         with self._lock:
             self._here = None
             self._connection.sendall(b"".join([*self._gathered(), *_frame(ended, result)]))
 
-    # -- what the body says
+    # -- reports of the body
 
     def alive(self, here: Running) -> None:
         self._is_alive = True
@@ -73,7 +73,7 @@ class Telling:
                 self._connection.sendall(b"".join(_frame(Line(level, logger, message))))
 
     def leave_out(self, here: Running, lines: int) -> None:
-        """The parent hears of it when the call ends."""
+        """Count lines that were left out. The parent gets the count when the call ends."""
         noted(here).dropped += lines
 
     def _stir(self) -> None:
@@ -100,7 +100,7 @@ class Telling:
         alive, self._is_alive = self._is_alive, False
         return [part for frame in steps.values() for part in frame] or (_frame(Alive()) if alive else [])
 
-    # -- what it asks
+    # -- questions of the body
 
     async def save(self, here: Running, state: bytes, schema: int) -> int:
         reply, _ = await self._ask(here, Ask(next(self._numbers), "save", schema), state)
@@ -128,7 +128,7 @@ class Telling:
         return reply, body
 
     def replied(self, reply: Reply, body: bytes) -> None:
-        """Called by who hears the parent."""
+        """Take a reply. Called by the thread that reads from the parent."""
         future = self._replies.get(reply.number)
         if future is not None and future.set_running_or_notify_cancel():
             future.set_result((reply, body))

@@ -111,7 +111,7 @@ class _Call:
         self.returns = returns
         self.started = False
         self.begun: Callable[[], None] | None = None
-        """Waits to hear that there is a thread for it."""
+        """Called once a thread takes the call."""
 
 
 class _Returns:

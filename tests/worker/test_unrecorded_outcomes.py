@@ -246,7 +246,7 @@ async def test_a_turn_that_cannot_look_at_its_history_for_a_while_does_not_fail(
     await sql.execute("alter table stepwell.arrivals rename to away")
     heard = asyncio.Event()
     handler = logging.Handler()
-    handler.emit = lambda record: heard.set() if "cannot look" in record.getMessage() else None  # type: ignore[method-assign]
+    handler.emit = lambda record: heard.set() if "reading the news of workflows failed" in record.getMessage() else None  # type: ignore[method-assign]
     logging.getLogger("stepwell").addHandler(handler)
     try:
         async with app.worker():

@@ -101,7 +101,7 @@ def _settings(reference: str | None, dsn: str | None, home: str | None) -> Setti
 
 
 def _ask(found: Settings, *, yes: bool) -> None:
-    """Nobody should put load on a production database by mistake."""
+    """Ask before putting load on a database: it may be in production."""
     if yes or found.dsn is None:
         return
     what = f"This puts load on {place_of(found)} for about a minute, in a schema of its own, {found.schema}."

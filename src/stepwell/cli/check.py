@@ -82,7 +82,7 @@ def _summary(workflows: int, findings: int) -> str:
 
 
 def _draw(findings: Sequence[Finding]) -> None:
-    """For people: nothing is cut, since what to write instead is what they came for."""
+    """Print findings for people. Nothing is cut: the remedy is what they came for."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

@@ -61,7 +61,7 @@ class Dev:
         self._leash, self._held = os.pipe()
 
     def run(self) -> int:
-        """Until Ctrl-C. A worker that ends by itself is started again by the next save."""
+        """Run until Ctrl-C. A worker that ends by itself is started again by the next save."""
         for each in (signal.SIGTERM, signal.SIGINT):
             signal.signal(each, self._signalled)
         saves = Saves(look(self._directory))

@@ -1,4 +1,4 @@
-"""How a worker's process ends: by signals, and always.
+"""The end of a worker's process: by signals, and in any case.
 
 A thread of its own hears the signals, so that a third one is obeyed even while a body blocks the event
 loop, and so that nothing that hangs on the way out (a stuck thread, a lost database) keeps the process.
@@ -47,7 +47,7 @@ class Ending:
         self._steps: list[Step] = []
 
     def hear(self, *, leash: int | None = None) -> None:
-        """From now on signals are heard here. A leash is a pipe that closes when the supervisor dies."""
+        """Handle signals from now on. A leash is a pipe that closes when the supervisor dies."""
         for each in (signal.SIGTERM, signal.SIGINT):
             signal.signal(each, self._signalled)
         threading.Thread(target=self._wait, name="stepwell.ending", daemon=True).start()
@@ -56,7 +56,7 @@ class Ending:
         threading.excepthook = self._thread_died
 
     def obey(self, *, gently: Step, now: Step) -> None:
-        """What the first and the second signal do, each on this event loop."""
+        """Set what the first and the second signal do, each on this event loop."""
         loop = asyncio.get_running_loop()
         self._steps = [lambda: _on(loop, gently), lambda: _on(loop, now)]
 

@@ -25,7 +25,7 @@ LOOK = 0.25
 WIDEST = 200
 """Characters of an error that a line shows."""
 OVERLAP = timedelta(seconds=2)
-"""How far a look reaches back behind the one before: a run may finish just before a look and commit just after it."""
+"""Time by which polls overlap: a run may finish just before a poll and commit just after it."""
 
 
 def remarks(move: Move) -> Iterator[str]:
@@ -50,7 +50,7 @@ class Moves:
         self._failed: dict[UUID, int | None] = {}
 
     def new(self, moves: Sequence[Move]) -> list[Move]:
-        """Those that were not seen so before, in the order in which the runs were started."""
+        """Return the moves that were not seen before, in the order in which the runs were started."""
         fresh = [self._new(move) for move in moves if self._seen.get(move.id) != (move.state, move.attempt)]
         # What is not told any more has finished a while ago: it can be forgotten.
         self._seen = {move.id: (move.state, move.attempt) for move in moves}

@@ -1,4 +1,4 @@
-"""From `module:app` or `path/to/app.py:app` to the App object."""
+"""Loading of an App: from `module:app` or `path/to/app.py:app`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker says, on stderr: one line for each event, for people or as JSON."""
+"""The log of a worker on stderr: one line for each event, for people or as JSON."""
 
 from __future__ import annotations
 

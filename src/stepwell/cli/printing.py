@@ -47,7 +47,7 @@ def json_text(value: Any) -> str:
 
 
 def facts(value: RunInfo | Attempt) -> dict[str, Any]:
-    """What the tables say, as plain data."""
+    """Return what the tables say as plain data."""
     told = asdict(value)
     if told["error"] is not None:
         del told["error"]["types"]
@@ -70,7 +70,7 @@ def error_in_words(type: str, message: str) -> str:
 
 
 def nth_try(kind: str, number: int) -> str:
-    """Which attempt it is; a workflow's are its turns, and say nothing of failures."""
+    """Name the attempt. Attempts of a workflow are its turns, and say nothing of failures."""
     return f"turn {number}" if kind == "workflow" else str(number)
 
 

@@ -1,4 +1,4 @@
-"""What a terminal shows again and again, until Ctrl-C: which is how one leaves, and no failure."""
+"""A screen that is drawn again and again until Ctrl-C, which ends it and is no failure."""
 
 from __future__ import annotations
 

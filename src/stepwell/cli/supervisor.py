@@ -31,7 +31,7 @@ LONGEST_PAUSE = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Signalled:
-    """By SIGTERM or SIGINT, which mean the same."""
+    """A SIGTERM or SIGINT, which mean the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Supervisor:
         self._leash, self._held = os.pipe()
 
     def run(self) -> int:
-        """Until all children have ended because we were told to stop; 0 if each of them ended well."""
+        """Wait until all children have ended after a request to stop. Return 0 if each ended well."""
         for each in (signal.SIGTERM, signal.SIGINT):
             signal.signal(each, self._signalled)
         log.info("supervisor, pid %d: starting %d workers", os.getpid(), self._processes)
@@ -161,7 +161,7 @@ class Supervisor:
 
 
 def how(code: int) -> str:
-    """How a process ended, in words."""
+    """Describe in words how a process ended."""
     if code >= 0:
         return f"exit code {code}"
     try:

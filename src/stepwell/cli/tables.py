@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 GAP = 2
 NARROWEST = 12
-"""What a column may be cut down to."""
+"""The width to which a column may be cut."""
 
 Rows = Sequence[Sequence[str]]
 
@@ -28,7 +28,7 @@ class Heads:
 
     names: tuple[str, ...]
     least: tuple[str, ...] = ()
-    """Those that are left out where there is no room, first the first."""
+    """Columns that are left out where there is no room, in this order."""
 
 
 def echo_table(heads: Heads, rows: Rows) -> None:
@@ -45,7 +45,7 @@ def echo_table(heads: Heads, rows: Rows) -> None:
 
 
 def drawn(heads: Heads, rows: Rows, *, title: str | None = None) -> Table:
-    """For a terminal as wide as this one."""
+    """Render for the width of this terminal."""
     from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
@@ -65,7 +65,7 @@ def drawn(heads: Heads, rows: Rows, *, title: str | None = None) -> Table:
 
 
 def fitted(natural: dict[str, int], least: Iterable[str], room: int) -> dict[str, int]:
-    """How wide each column is: the widest are cut first, and what still has no room is left out."""
+    """Return the width of each column: the widest are cut first, and columns without room are left out."""
     widths, (first, *_) = dict(natural), natural
     leaving = iter(least)
     while sum(widths.values()) + GAP * (len(widths) - 1) > room:

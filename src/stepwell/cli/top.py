@@ -29,7 +29,7 @@ HEADS = Heads(("run", "name", "queue", "attempt", "for", "worker"), least=("atte
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One look."""
+    """A snapshot of what is shown."""
 
     now: Overview
     finishes: float | None

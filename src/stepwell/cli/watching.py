@@ -1,4 +1,4 @@
-"""Which source files have changed: their times, looked at again and again. Needs nothing of the platform."""
+"""A watch on source files: it polls their modification times, and needs nothing of the platform."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def changed(before: Seen, after: Seen) -> list[str]:
 
 
 class Saves:
-    """What was saved, told when two looks in a row have found the same: the first may be in the middle of a save."""
+    """Saves that two polls in a row have found: the first may be in the middle of a save."""
 
     def __init__(self, seen: Seen) -> None:
         self._told = self._last = seen

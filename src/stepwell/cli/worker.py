@@ -38,7 +38,7 @@ class Wanted:
     grace: float
     name: str
     live: bool = False
-    """Whether to show runs as they move, too."""
+    """True to show runs as they move, too."""
 
 
 @click.command()

@@ -1,4 +1,4 @@
-"""How an attempt ended, and the move that follows from it. Values in, values out: tagged, so that a link can encode
+"""Outcomes of attempts, and the moves that follow from them. Values in, values out: tagged, so that a link can encode
 them."""
 
 from __future__ import annotations

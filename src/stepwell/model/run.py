@@ -271,11 +271,11 @@ class Look(Struct, frozen=True):
     claim_id: ClaimId
     limit: int
     alone: bool = False
-    """Whether one of them may be a run that must be alone."""
+    """True if one of them may be a run that must be alone."""
     queue: str | None = None
-    """Only from this queue, and nothing that is limited or must be alone."""
+    """The one queue to claim from; nothing that is limited or must be alone. None: every queue."""
     limited: bool = False
-    """Only limited work, of which there may be more than anyone may claim now."""
+    """True to claim only limited work, of which there may be more than any worker may claim now."""
 
 
 class Claimed(Struct, frozen=True):
@@ -285,12 +285,12 @@ class Claimed(Struct, frozen=True):
     share: int = 0
     """The most that any queue could give."""
     others: bool = False
-    """There is work that this look left out: limited work, or after a look at one queue, any other."""
+    """True if this look left work out: limited work, or after a look at one queue, any other."""
     again: float | None = None
-    """Only of limited work: seconds until there may be more, whatever is heard until then."""
+    """Seconds until there may be more limited work, whatever is announced until then."""
     further: bool = False
-    """Only of limited work: there is room, and there are more limit keys than one look takes in. The next look goes on
-    behind these."""
+    """True if there is room for limited work, and there are more limit keys than one look takes in. The next look goes
+    on behind these."""
 
 
 class Place(Struct, frozen=True):

@@ -31,7 +31,7 @@ class News(Struct, eq=False):
     pausing: bool = False
     """True if the run is to be paused when the turn ends."""
     arrivals: list[Event] = []
-    """Not in the history yet; numbered by whoever delivers them."""
+    """Arrivals that the history does not have yet. The turn that delivers them numbers them."""
     read_at: float = 0.0
     """The worker's own clock at the answer, set by the worker."""
 
@@ -82,7 +82,7 @@ class Advance(Struct, eq=False):
     blocked: dict[str, Any] | None = None
     ended: Ended | None = None
     in_own_tx: bool = False
-    """It is written with the commit of a step's own transaction."""
+    """True if it is written with the commit of a step's own transaction."""
     only: Literal["records", "completes"] | None = None
     """The kind of write, if a single statement suffices. `leave` sets it:
 

@@ -34,7 +34,7 @@ class Counted:
     action: Action
     count: int
     more: bool
-    """There are more than were counted."""
+    """True if there are more than were counted."""
     sample: list[RunInfo]
     """The oldest of them."""
     upto: str

@@ -1,4 +1,4 @@
-"""One table from an error to how a command ends, and to how an HTTP request does."""
+"""The table of errors: the exit code of a command, and the status of an HTTP answer."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ Verdict = Literal["good", "look", "bad"]
 
 @dataclass(frozen=True, slots=True)
 class DoctorFinding:
-    """One thing that was looked at."""
+    """A thing that was looked at."""
 
     subject: str
     verdict: Verdict

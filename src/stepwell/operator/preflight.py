@@ -51,7 +51,7 @@ class Preflight:
 
 
 class Checking:
-    """One preflight."""
+    """The state of a preflight."""
 
     def __init__(self, outside: HistoryVerbs, code: Definitions, code_of: CodeOf) -> None:
         self._outside = outside

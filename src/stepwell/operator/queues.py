@@ -20,7 +20,7 @@ class QueueVerbs:
         return await self._parts.client.queues()
 
     async def one(self, name: str) -> QueueInfo:
-        """One queue. A queue that nobody has used or set is an empty one."""
+        """Return a queue. A queue that nobody has used or set is an empty one."""
         return await self._handle(name).info()
 
     async def set(

@@ -53,7 +53,7 @@ class WorkflowDetail:
 
 @dataclass(frozen=True, slots=True)
 class RunDetail:
-    """One run with everything that is known of it."""
+    """A run with everything that is known of it."""
 
     info: RunInfo
     why: Explanation

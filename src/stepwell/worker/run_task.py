@@ -1,4 +1,4 @@
-"""One attempt of a task, from its claim to its outcome. Whatever the body does ends as a value here."""
+"""An attempt of a task, from its claim to its outcome. Whatever the body does ends as a value here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From workflows to findings: every function of the user's that a workflow can come by is read once."""
+"""The examination: every function of the user that a workflow can reach is read once, for findings."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Workflow:
     name: str
     function: Function
     timed: bool
-    """Whether it has a timeout for all of it."""
+    """True if the workflow has a timeout for all of it."""
 
 
 def in_file(path: Path, sources: Sources) -> list[Workflow]:
@@ -108,14 +108,14 @@ def _finding(source: Source, node: ast.AST, rule: Rule, workflow: str, through: 
 
 
 def _is_ignored(source: Source, node: ast.AST) -> bool:
-    """By a comment on its first line or, of an expression, its last."""
+    """Tell whether a comment on the first line or, of an expression, the last one, excuses it."""
     first = getattr(node, "lineno", 1)
     last = getattr(node, "end_lineno", first) if isinstance(node, ast.expr) else first
     return bool(source.ignored & {first, last})
 
 
 def _shown(path: Path) -> str:
-    """As one would type it here."""
+    """Return the path as the user would type it here."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:

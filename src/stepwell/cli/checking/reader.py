@@ -31,14 +31,14 @@ def decorators(node: Def) -> set[str]:
 
 
 def has_timeout(node: Def) -> bool:
-    """Whether its decorator gives it one: `@app.workflow(timeout="7d")`."""
+    """Tell whether the decorator gives the workflow a timeout: `@app.workflow(timeout="7d")`."""
     calls = (each for each in node.decorator_list if isinstance(each, ast.Call))
     given = {keyword.arg: keyword.value for call in calls for keyword in call.keywords}
     return "timeout" in given and not _is_none(given["timeout"])
 
 
 def is_timed_inside(function: Function) -> bool:
-    """Whether it limits its own time, and so hears of it when that is over."""
+    """Tell whether the code limits its own time, and so hears when that is over."""
     scope = scope_of(function)
     return any(
         isinstance(node, ast.Call) and scope.plain(node.func) in rules.INSIDE for node in ast.walk(function.node)
@@ -46,7 +46,7 @@ def is_timed_inside(function: Function) -> bool:
 
 
 def runs_elsewhere(node: Def) -> bool:
-    """Whether to call it is a command: its body is no part of the workflow's code."""
+    """Tell whether a call of it is a command: its body is no part of the workflow's code."""
     return bool(decorators(node) & _ELSEWHERE)
 
 
@@ -71,7 +71,7 @@ class Reader(ast.NodeVisitor):
             self.visit(node.value)
 
     def _names(self, node: ast.Name | ast.Attribute) -> bool:
-        """Whether it names something that a rule, or the user's own code, knows."""
+        """Tell whether a rule, or the user's own code, knows the name."""
         name = self._scope.plain(node)
         if name is None:
             return False
@@ -255,7 +255,7 @@ def _is_none(node: ast.expr) -> bool:
 
 
 def _makes_tasks(node: ast.AST) -> bool:
-    """Whether all members of this set are made into tasks here: a workflow's tasks have an order in every set."""
+    """Tell whether all members of this set are made into tasks here: tasks of a workflow have an order in every set."""
     match node:
         case ast.Set(elts=members):
             return all(_makes_task(each) for each in members)

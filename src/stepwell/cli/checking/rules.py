@@ -1,4 +1,4 @@
-"""What is looked for: dotted names, and what to write instead."""
+"""The rules: dotted names that are looked for, and what to write instead."""
 
 from __future__ import annotations
 
@@ -107,9 +107,9 @@ NOT_UNDONE = Rule(
     "look",
 )
 TIMED: Mapping[str, Rule] = {"stepwell.workflow.on_rollback": NOT_UNDONE}
-"""What to look for in a workflow that has a timeout of its own and is not timed inside."""
+"""Calls that are looked for in a workflow that has a timeout of its own and is not timed inside."""
 INSIDE = frozenset({"asyncio.timeout", "asyncio.timeout_at", "asyncio.wait_for"})
-"""What does run the workflow's code when it is over."""
+"""Calls that do run the workflow's code when the time is over."""
 FOREIGN = Rule("awaits what the workflow's loop does not know", STEP, "look")
 
 KNOWS_ANY_LOOP = frozenset({"stepwell", "anyio", "async_timeout", "tenacity", "stamina", "aioitertools"})

@@ -1,4 +1,4 @@
-"""What a name stands for at one place of a function: imports, aliases, and variables as far as one can tell."""
+"""Scopes: what a name stands for at a place of a function: imports, aliases, and variables as far as can be told."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Scope:
         return name if hasattr(builtins, name) else None
 
     def _annotated(self, annotation: ast.AST | None) -> str | None:
-        """One of what the annotation says; `X | None` is an X."""
+        """Return the type that the annotation names; `X | None` is an X."""
         match annotation:
             case ast.BinOp(op=ast.BitOr(), left=left):
                 return self._annotated(left)

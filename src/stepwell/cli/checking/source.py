@@ -1,4 +1,4 @@
-"""One file of the user's: which functions are in it, and what its imports make names stand for."""
+"""A source file of the user: its functions, and what its imports make names stand for."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def module_at(path: Path) -> tuple[Path, str]:
 
 
 def imports(source: Source, nodes: Iterator[ast.AST]) -> dict[str, str]:
-    """What the imports among these make names stand for."""
+    """Return what the imports among these statements make names stand for."""
     names: dict[str, str] = {}
     for node in nodes:
         if isinstance(node, ast.Import):

@@ -11,7 +11,7 @@ from stepwell.cli.checking.source import Function, Source, joined, module_at, pa
 from stepwell.replay.frames import Whose, whose
 
 _FAR = 8
-"""How often a name is followed from module to module."""
+"""The number of times that a name is followed from module to module."""
 
 
 class Sources:
@@ -46,7 +46,7 @@ class Sources:
         return None
 
     def is_users(self, root: str) -> bool:
-        """Whether a module or package at the top is one of the user's."""
+        """Tell whether a top-level module or package is one of the user's."""
         return self._find(root) is not None or any((each / root).is_dir() for each in self._roots)
 
     def _module_of(self, name: str) -> tuple[Source, str] | None:

@@ -1,1 +1,1 @@
-"""What `stepwell bench` measures: Stepwell on this database, and beside it the database alone."""
+"""The measurements of `stepwell bench`: Stepwell on this database, and beside it the database alone."""

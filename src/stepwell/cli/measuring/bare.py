@@ -84,7 +84,7 @@ class Bare:
         await runs.start_one(self._lines[0], _new())
 
     async def start_group(self, flight: int, _number: int) -> None:
-        """As many as gather while the groups before them are on their way."""
+        """Start as many as gather while the groups before them are on their way."""
         await runs.start(self._lines[flight], [_new() for _ in range(CALLERS // FLIGHTS)])
 
     # -- drains
@@ -150,7 +150,7 @@ class Bare:
         return Probe((body - begin) * 1000, (time.perf_counter() - begin) * 1000)
 
     async def wake(self) -> None:
-        """One NOTIFY, until the one who listens has heard it."""
+        """Time one NOTIFY until the listener has received it."""
         self._heard.clear()
         sending = asyncio.ensure_future(self._wire.rows("wake", channels=[self._channel], payloads=[""]))
         if not await in_time(ANSWER, self._heard.wait()):

@@ -1,4 +1,4 @@
-"""How things are timed, the same for Stepwell and for the bare statements."""
+"""The timing of calls, the same for Stepwell and for the bare statements."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def rate(call: Callable[[int], Awaitable[object]], *, callers: int, second
 
 
 async def times(call: Callable[[], Awaitable[object]], *, seconds: float, most: int) -> list[float]:
-    """How many milliseconds each of the calls takes; for so long, and at most so many."""
+    """Return the milliseconds of each call: for so many seconds, and at most so many calls."""
     await call()
     taken: list[float] = []
     end = time.perf_counter() + seconds
@@ -62,7 +62,7 @@ async def times(call: Callable[[], Awaitable[object]], *, seconds: float, most: 
 
 
 async def probes(probe: Callable[[int], Awaitable[Probe]], *, seconds: float, most: int) -> list[Probe]:
-    """One at a time, with pauses in which everyone becomes idle."""
+    """Make the calls one at a time, with pauses in which every process becomes idle."""
     taken: list[Probe] = []
     end = time.perf_counter() + seconds
     while len(taken) < most and (not taken or time.perf_counter() < end):
@@ -85,7 +85,7 @@ class Eye:
         self._empty, self._left, self._span = (in_schema(sql, schema) for sql in (_EMPTY, _LEFT, _SPAN))
 
     async def empty(self) -> None:
-        """So that every measurement finds the tables as the one before found them."""
+        """Clean the tables, so that every measurement finds them as the one before did."""
         await self._look(self._empty)
 
     async def drained(self, count: int, check: Callable[[], None]) -> float:

@@ -1,4 +1,4 @@
-"""What was measured, and what it means in a sentence."""
+"""Figures: what was measured, and a sentence on what it means."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOSTLY = 0.4
 NEAR = 0.7
 """The share of the limit from which on the database bounds a drain."""
 MORE = 1.25
-"""How many times as much two workers must drain, for more of them to help."""
+"""The factor by which two workers must drain more than one, for more workers to help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Figures:
         return number(self.median(name)) + spread
 
     def facts(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the figures for programs."""
         told: dict[str, Any] = {}
         for line in LINES:
             told[line.name] = {"what": line.says, "unit": line.unit, **self._summary(line.name)}

@@ -79,7 +79,7 @@ class Workers:
 
 @asynccontextmanager
 async def workers(database: Database, *queues: Sequence[str]) -> AsyncIterator[Workers]:
-    """One worker for each list of queues, ready for work."""
+    """Start a worker for each list of queues, and wait until all are ready."""
     env = {**os.environ, "STEPWELL_DSN": database.dsn, "STEPWELL_SCHEMA": database.schema}
     leash, held = os.pipe()
     with tempfile.TemporaryFile() as log:

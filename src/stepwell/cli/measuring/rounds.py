@@ -44,7 +44,7 @@ class Plan:
     runs: int
     rounds: int
     share: float = 1.0
-    """How long things take that are measured by time, of what they take in one of five rounds."""
+    """The share of its usual time that a measurement by time takes; 1 in one of five rounds."""
 
     @property
     def steps(self) -> int:
@@ -73,7 +73,7 @@ class Bench:
         return plan
 
     async def _paced(self, plan: Plan, begin: float) -> Plan:
-        """As many runs as there is time for."""
+        """Plan as many runs as there is time for."""
         cost = 0.0
         for runs in PACES:
             self._tell("finding the pace")

@@ -83,7 +83,7 @@ async def _make(keeper: asyncpg.Connection[Row], schema: str, *, force: bool) ->
 
 
 def _check_foreign(schema: str, things: int, *, force: bool) -> None:
-    """With force, one that is empty becomes ours. What someone keeps in a schema is never dropped."""
+    """Refuse a schema that is not ours. With force, an empty one becomes ours; one that holds anything is never dropped."""
     theirs = "it is there, and `stepwell bench` did not make it"
     if things:
         raise InvalidSetting("schema-name", schema, f"{theirs}: it holds {things} things. Name another")
@@ -92,14 +92,14 @@ def _check_foreign(schema: str, things: int, *, force: bool) -> None:
 
 
 async def _drop(connection: asyncpg.Connection[Row], schema: str) -> None:
-    """Only with our mark, which a schema has from the moment it is made."""
+    """Drop the schema only if it has our mark, which it gets when it is made."""
     found = await connection.fetchrow(_FACTS, schema)
     if found is not None and found["mark"] == MARK:
         await connection.execute(f"drop schema {schema} cascade")
 
 
 async def _drop_at_last(database: Database) -> None:
-    """On a connection of its own: the keeper's may be lost, or in the middle of something."""
+    """Drop it on a connection of its own: the keeper's may be lost, or in the middle of a statement."""
     schema = database.schema
     try:
         connection = await database.connect()

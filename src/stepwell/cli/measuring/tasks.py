@@ -24,7 +24,7 @@ async def noop(to: str, number: int, text: str) -> None:
 
 
 async def probe(to: str, number: int, text: str) -> float:
-    """When the body began, by the clock that all processes of a machine share."""
+    """Return when the body began, by the clock that all processes of a machine share."""
     return time.monotonic()
 
 

@@ -45,7 +45,7 @@ class Draft:
 
     @property
     def has_more(self) -> bool:
-        """Whether there is something to write, or the code is not at rest."""
+        """True if there is something to write, or the code is not at rest."""
         return bool(self.page.advance.events or self.calls or self.full or self.replay.line)
 
     @property

@@ -1,4 +1,4 @@
-"""One turn of a workflow: from its claim until it waits, has ended, or has lost its claim.
+"""A turn of a workflow: from its claim until it waits, has ended, or has lost its claim.
 
     events ──► code ──► draft ──► write ──► steps and runs begin ──► their events …
 

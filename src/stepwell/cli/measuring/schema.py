@@ -83,7 +83,7 @@ async def _make(keeper: asyncpg.Connection[Row], schema: str, *, force: bool) ->
 
 
 def _check_foreign(schema: str, things: int, *, force: bool) -> None:
-    """Refuse a schema that is not ours. With force, an empty one becomes ours; one that holds anything is never dropped."""
+    """Refuse a schema that is not ours. With force, an empty one becomes ours; one with anything in it does not."""
     theirs = "it is there, and `stepwell bench` did not make it"
     if things:
         raise InvalidSetting("schema-name", schema, f"{theirs}: it holds {things} things. Name another")

@@ -57,7 +57,6 @@ async def work(dsn: str, place: Path, slots: int) -> None:
 def child(dsn: str, place: Path, at: int, *, before: bool, parts: bool) -> None:
     death = Death(at, before=before)
     always, never = (lambda _: True), (lambda _: False)
-    death.wrap("record", writes=always, wrote=never)
     death.wrap("advance", writes=always, wrote=never)
     death.wrap("settle", writes=always, wrote=never)
     death.wrap("exchange", writes=lambda args: bool(args[0]), wrote=lambda found: bool(found.claims))

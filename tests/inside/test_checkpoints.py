@@ -99,7 +99,7 @@ async def saves_waiting(database: Database) -> Any:
 async def test_older_code_neither_reads_nor_overwrites_what_newer_code_saved(tx: Transaction) -> None:
     claim = await claimed(tx)
     await checkpoints.save(tx, claim, b"2", schema=2)
-    with pytest.raises(NewerCheckpoint, match="schema 2, and this code knows 1"):
+    with pytest.raises(NewerCheckpoint, match="schema 2, but this code knows only schema 1"):
         await checkpoints.save(tx, claim, b"1", schema=1)
     saved = await checkpoints.load(tx, claim)
     assert saved is not None

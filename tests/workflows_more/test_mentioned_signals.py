@@ -127,7 +127,7 @@ async def test_a_signal_that_the_code_does_not_mention_is_sent_and_warned_of_onc
     warned = [record.getMessage() for record in caplog.records if "mention" in record.getMessage()]
     assert warned == [
         "the code of shop.pay, as it is here, does not mention the signal 'shiped': did you mean 'shipped'? "
-        "It was sent all the same."
+        "The signal was sent anyway."
     ]
     came = [each.data["name"] for each in await run.history() if each.type == "SignalReceived"]
     assert came == ["shiped", "shiped", "shipped", "paid"]

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from stepwell import Retry
 from stepwell.cli.live import moves_shown
-from stepwell.cli.watching import Saves, changed, look
+from stepwell.cli.watching import SaveWatch, changed, look
 from tests.waiting_for import until
 
 DEMO = Path(__file__).parents[2] / "examples" / "demo.py"
@@ -68,7 +68,7 @@ async def test_a_save_in_the_second_of_the_last_one_is_run(process, client, tmp_
 
 def test_a_save_that_is_seen_in_the_middle_is_told_when_it_is_over():
     before, half, whole = {"app.py": (1, 90)}, {"app.py": (2, 0)}, {"app.py": (2, 95)}
-    saves = Saves(before)
+    saves = SaveWatch(before)
     assert [saves.among(each) for each in (before, half, whole, whole, whole)] == [[], [], [], ["app.py"], []]
 
 

@@ -16,7 +16,7 @@ import pytest
 from executor_bodies import defined
 
 from stepwell.executors.base import BodyExited, ProcessDied, RemoteError, traceback_text, type_names
-from stepwell.executors.frames import Call, Start, Target, pack
+from stepwell.executors.frames import CallFrame, StartFrame, Target, pack
 from stepwell.executors.process import ProcessExecutor, importable
 from stepwell.model.errors import InvalidSetting, NotEncodable
 from stepwell.model.raised import Fatal, Snooze
@@ -292,8 +292,8 @@ async def test_a_child_ends_when_its_parent_dies_with_an_answer_unread() -> None
             start_new_session=True,
         )  # fmt: skip
     target = Target(name="getpid", module="os", path=None, qualname="getpid")
-    ours.sendall(b"".join(pack(msgspec.json.encode(Start(path=sys.path)))))
-    ours.sendall(b"".join(pack(msgspec.json.encode(Call(target, None)), b"{}")))
+    ours.sendall(b"".join(pack(msgspec.json.encode(StartFrame(path=sys.path)))))
+    ours.sendall(b"".join(pack(msgspec.json.encode(CallFrame(target, None)), b"{}")))
     ours.recv(1, socket.MSG_PEEK)  # the answer is here, and nobody reads it
     ours.close()
     async with asyncio.timeout(10):

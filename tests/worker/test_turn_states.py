@@ -12,15 +12,15 @@ from stepwell.model.ids import ClaimId, RunId
 from stepwell.model.run import Claim
 from stepwell.model.states import State
 from stepwell.model.turn import Advance, Advanced
-from stepwell.worker.turns.host import Page
+from stepwell.worker.turns.host import WritePage
 from stepwell.worker.turns.turn_state import MOVES, IllegalMove, Lifecycle, TurnState
 
 WROTE = Advanced(State.WAITING, 0), frozenset[RunId]()
 
 
-def page() -> Page:
+def page() -> WritePage:
     claim = Claim.bare(RunId(uuid4()), ClaimId(UUID(int=0)), "default", 1)
-    return Page(Advance(claim, recorded=3, seen=1))
+    return WritePage(Advance(claim, recorded=3, seen=1))
 
 
 def reached(state: TurnState) -> Lifecycle:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from stepwell.cli.checking.examine import Finding, Workflow, examine, in_file, of_function
+from stepwell.cli.checking.examine import CheckedWorkflow, Finding, examine, in_file, of_function
 from stepwell.cli.checking.sources import Sources
 from stepwell.cli.exits import say
 from stepwell.cli.loading import NoApp, load_app
@@ -46,7 +46,7 @@ def check(places: Sequence[str], *, as_json: bool) -> int:
     return Exit.FAILED if findings else Exit.DONE
 
 
-def _workflows(place: str, sources: Sources) -> Iterator[Workflow]:
+def _workflows(place: str, sources: Sources) -> Iterator[CheckedWorkflow]:
     path = Path(place)
     # Not by the path: it raises an error where a name is too long for a file.
     if os.path.isdir(place) or (path.suffix == ".py" and os.path.isfile(place)):
@@ -60,7 +60,7 @@ def _workflows(place: str, sources: Sources) -> Iterator[Workflow]:
             yield workflow
 
 
-def _in_files(place: str, paths: Sequence[Path], sources: Sources) -> Iterator[Workflow]:
+def _in_files(place: str, paths: Sequence[Path], sources: Sources) -> Iterator[CheckedWorkflow]:
     for path in paths:
         if sources.at(path) is None:
             raise NoApp(place, f"{path} cannot be read as Python.")

@@ -20,7 +20,7 @@ from stepwell.cli.exits import say
 from stepwell.cli.loading import Named, source_of, wanted_app
 from stepwell.cli.options import length
 from stepwell.cli.supervisor import how, start_worker, worker_command
-from stepwell.cli.watching import Saves, forget_compiled, look
+from stepwell.cli.watching import SaveWatch, forget_compiled, look
 from stepwell.operator.errors import Exit
 
 LOOK = 0.15
@@ -64,7 +64,7 @@ class Dev:
         """Run until Ctrl-C. A worker that ends by itself is started again by the next save."""
         for each in (signal.SIGTERM, signal.SIGINT):
             signal.signal(each, self._signalled)
-        saves = Saves(look(self._directory))
+        saves = SaveWatch(look(self._directory))
         say(f"watching {self._directory} for saves; Ctrl-C to stop")
         self._start()
         while self._worker is not None or not self._stopping:

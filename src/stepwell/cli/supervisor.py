@@ -35,7 +35,7 @@ class Signalled:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ChildEnded:
     place: int
     code: int
 
@@ -75,7 +75,7 @@ class Supervisor:
         self._command = command
         self._processes = processes
         self._name = name
-        self._events: SimpleQueue[Signalled | Ended | PauseOver] = SimpleQueue()
+        self._events: SimpleQueue[Signalled | ChildEnded | PauseOver] = SimpleQueue()
         self._children: dict[int, Child] = {}
         self._quick_deaths: dict[int, int] = {}
         self._stopping = False
@@ -96,11 +96,11 @@ class Supervisor:
         log.info("supervisor: all workers have ended")
         return self._code
 
-    def _judge(self, event: Signalled | Ended | PauseOver) -> None:
+    def _judge(self, event: Signalled | ChildEnded | PauseOver) -> None:
         match event:
             case Signalled():
                 self._stop()
-            case Ended(place, code):
+            case ChildEnded(place, code):
                 self._ended(place, code)
             case PauseOver(place) if not self._stopping:
                 self._start(place)
@@ -115,7 +115,7 @@ class Supervisor:
         threading.Thread(target=self._await_end, args=(place, child.process), daemon=True).start()
 
     def _await_end(self, place: int, process: subprocess.Popen[bytes]) -> None:
-        self._events.put(Ended(place, process.wait()))
+        self._events.put(ChildEnded(place, process.wait()))
 
     def _ended(self, place: int, code: int) -> None:
         child = self._children.pop(place)

@@ -22,7 +22,7 @@ def changed(before: Seen, after: Seen) -> list[str]:
     return sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
 
 
-class Saves:
+class SaveWatch:
     """Saves that two polls in a row have found: the first may be in the middle of a save."""
 
     def __init__(self, seen: Seen) -> None:

@@ -30,7 +30,7 @@ log = logging.getLogger("stepwell.worker")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WorkerOptions:
     """The worker that was asked for."""
 
     queues: tuple[str, ...] | None
@@ -87,10 +87,10 @@ def worker(
         more = [*(["--json"] if as_json else []), *(["--embedded"] if may_make() else [])]
         return Supervisor([*command, *more], processes, name=name).run()
     known_as = name or f"{socket.gethostname()}:{os.getpid()}"
-    return serve(named, Wanted(queues, slots, grace, known_as, live), leash=leash)
+    return serve(named, WorkerOptions(queues, slots, grace, known_as, live), leash=leash)
 
 
-def serve(named: Named, wanted: Wanted, *, leash: int | None) -> int:
+def serve(named: Named, wanted: WorkerOptions, *, leash: int | None) -> int:
     ending = Ending(wanted.grace)
     ending.hear(leash=leash)
     app = named.load()
@@ -98,7 +98,7 @@ def serve(named: Named, wanted: Wanted, *, leash: int | None) -> int:
     return run_async(_to_the_end(app, wanted, ending))
 
 
-async def _to_the_end(app: App, wanted: Wanted, ending: Ending) -> int:
+async def _to_the_end(app: App, wanted: WorkerOptions, ending: Ending) -> int:
     """Work until told to stop; the exit code. None of the ways a worker can die is silent."""
     code = Exit.DONE
     try:
@@ -115,7 +115,7 @@ async def _to_the_end(app: App, wanted: Wanted, ending: Ending) -> int:
     return code
 
 
-async def work(app: App, wanted: Wanted, ending: Ending) -> None:
+async def work(app: App, wanted: WorkerOptions, ending: Ending) -> None:
     """A worker, until `ending` says otherwise."""
     me = asyncio.current_task()
     assert me is not None  # asyncio.run makes one
@@ -134,7 +134,7 @@ async def work(app: App, wanted: Wanted, ending: Ending) -> None:
 
 
 @asynccontextmanager
-async def _shown(app: App, wanted: Wanted) -> AsyncIterator[None]:
+async def _shown(app: App, wanted: WorkerOptions) -> AsyncIterator[None]:
     if not wanted.live:
         yield
         return
@@ -151,7 +151,7 @@ async def _hurry(now: asyncio.Event, worker: Worker) -> None:
     await worker.stop(0)
 
 
-def _log(name: str, facts: dict[str, Any], wanted: Wanted, ending: Ending) -> None:
+def _log(name: str, facts: dict[str, Any], wanted: WorkerOptions, ending: Ending) -> None:
     match name:
         case "worker.ready":
             ending.ready = True

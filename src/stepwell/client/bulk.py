@@ -16,7 +16,7 @@ from stepwell.store.pool import Database
 from stepwell.telemetry import Telemetry
 
 
-class BulkVerbs:
+class BatchVerbs:
     """List, cancel or retry many runs. A call takes one batch of ids."""
 
     def __init__(self, database: Database, wakes: Wakes, telemetry: Telemetry) -> None:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from itertools import chain, islice
 from uuid import UUID
 
-from stepwell.client.bulk import BulkVerbs
+from stepwell.client.bulk import BatchVerbs
 from stepwell.client.result_waiter import ResultWaiter
 from stepwell.client.start_batches import StartBatches
 from stepwell.client.workflow_verbs import WorkflowVerbs
@@ -50,7 +50,7 @@ class Client:
         self._wakes = wakes
         self._waiting = ResultWaiter(database, wakes)
         self.outside = WorkflowVerbs(database, wakes)
-        self.many = BulkVerbs(database, wakes, self._telemetry)
+        self.many = BatchVerbs(database, wakes, self._telemetry)
         self._starting = StartBatches(self._start_all, patience=PATIENCE)
 
     async def close(self) -> None:

@@ -30,7 +30,7 @@ _NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Scan:
     """The result of examining one page of live runs."""
 
     last: UUID | None
@@ -39,10 +39,10 @@ class Look:
     """Workflows that wait for a run which is not live, and whose end was not delivered to them."""
 
 
-async def look(tx: Tx, after: UUID = FIRST, *, live: int = LIVE, events: int = EVENTS) -> Look:
+async def look(tx: Tx, after: UUID = FIRST, *, live: int = LIVE, events: int = EVENTS) -> Scan:
     """Examine the next few runs behind this one."""
     (row,) = await tx.rows("untold_workflows", after=after, limit=live, most=events)
-    return Look(row["last"], row["untold"])
+    return Scan(row["last"], row["untold"])
 
 
 async def ends(tx: Tx, run_id: UUID) -> list[Event]:

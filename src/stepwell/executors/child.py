@@ -42,12 +42,12 @@ from stepwell.executors.base import (
     traceback_text,
     type_names,
 )
-from stepwell.executors.frames import LENGTHS, Call, Ended, Failure, Reply, Start, Target, ToChild
+from stepwell.executors.frames import LENGTHS, CallFrame, EndFrame, Failure, Reply, StartFrame, Target, ToChild
 from stepwell.executors.telling import Telling
 from stepwell.model.errors import NotDecodable, NotEncodable
 from stepwell.model.raised import Snooze, delay_of
 
-Calls = SimpleQueue[tuple[Call, bytes]]
+Calls = SimpleQueue[tuple[CallFrame, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def main(fd: int) -> Never:
     connection = socket.socket(fileno=fd)
     frames = connection.makefile("rb")
     head, _ = _read(frames)
-    sys.path[:] = msgspec.json.decode(head, type=Start).path
+    sys.path[:] = msgspec.json.decode(head, type=StartFrame).path
     calls: Calls = SimpleQueue()
     telling = Telling(connection)
     Thread(target=_receive, args=(frames, calls, telling), name="stepwell-parent", daemon=True).start()
@@ -85,7 +85,7 @@ def _receive(frames: BufferedReader, calls: Calls, telling: Telling) -> None:
     while True:
         head, body = _read(frames)
         match msgspec.json.decode(head, type=ToChild):
-            case Call() as call:
+            case CallFrame() as call:
                 calls.put((call, body))
             case Reply() as reply:
                 telling.replied(reply, body)
@@ -111,14 +111,14 @@ def _end() -> Never:
     os._exit(1)
 
 
-def _answer(target: Target, input: bytes, telling: Telling) -> tuple[Ended, bytes]:
+def _answer(target: Target, input: bytes, telling: Telling) -> tuple[EndFrame, bytes]:
     _forget_peak()
     began = _cpu()
     reply = _reply(target, input, telling)
     took, peak = _cpu() - began, _peak()
     if isinstance(reply, bytes):
-        return Ended(None, took, peak, 0), reply
-    return Ended(_failure(_checked(reply)), took, peak, 0), b""
+        return EndFrame(None, took, peak, 0), reply
+    return EndFrame(_failure(_checked(reply)), took, peak, 0), b""
 
 
 def _reply(target: Target, input: bytes, telling: Telling) -> bytes | BaseException:

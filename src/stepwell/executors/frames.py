@@ -1,7 +1,7 @@
 """The protocol between parent and child: frames of a JSON head and a body of bytes, each with its length.
 
-parent → child   Start, then for each call a Call with the input as body, and a Reply to each Ask
-child → parent   during a call Line, Step, Alive and Ask; at its end an Ended, with the result as body or a Failure
+parent → child   StartFrame, then for each call a CallFrame with the input as body, and a Reply to each Ask
+child → parent   during a call LineFrame, StepFrame, Alive and Ask; at its end an EndFrame, with the result or a Failure
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 LENGTHS = struct.Struct("!QQ")
 
 
-class Start(msgspec.Struct, frozen=True):
+class StartFrame(msgspec.Struct, frozen=True):
     path: list[str]
 
 
@@ -27,7 +27,7 @@ class Target(msgspec.Struct, frozen=True):
     qualname: str
 
 
-class Call(msgspec.Struct, frozen=True, tag=True):
+class CallFrame(msgspec.Struct, frozen=True, tag=True):
     """A call, and the facts that `current` has during it."""
 
     target: Target
@@ -54,7 +54,7 @@ class Failure(msgspec.Struct, frozen=True):
     facts: dict[str, Any]
 
 
-class Ended(msgspec.Struct, frozen=True, tag=True):
+class EndFrame(msgspec.Struct, frozen=True, tag=True):
     """The end of a call, and what it took: CPU seconds, and bytes of memory at its peak."""
 
     failure: Failure | None
@@ -64,13 +64,13 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
     """Log lines that were left out, since an attempt keeps only so many."""
 
 
-class Line(msgspec.Struct, frozen=True, tag=True):
+class LineFrame(msgspec.Struct, frozen=True, tag=True):
     level: str
     logger: str
     message: str
 
 
-class Step(msgspec.Struct, frozen=True, tag=True):
+class StepFrame(msgspec.Struct, frozen=True, tag=True):
     """Progress; its detail, if it has any, is the body."""
 
     step: str
@@ -90,8 +90,8 @@ class Ask(msgspec.Struct, frozen=True, tag=True):
     schema: int
 
 
-ToChild = Call | Reply
-FromChild = Ended | Line | Step | Alive | Ask
+ToChild = CallFrame | Reply
+FromChild = EndFrame | LineFrame | StepFrame | Alive | Ask
 
 
 def pack(head: bytes, body: bytes = b"") -> list[bytes]:

@@ -25,14 +25,14 @@ from stepwell.executors.frames import (
     LENGTHS,
     Alive,
     Ask,
-    Call,
-    Ended,
+    CallFrame,
+    EndFrame,
     Failure,
     FromChild,
-    Line,
+    LineFrame,
     Reply,
-    Start,
-    Step,
+    StartFrame,
+    StepFrame,
     Target,
     pack,
 )
@@ -47,7 +47,7 @@ _READ_AHEAD = 1 << 20
 _LINGER = 1.0
 _REAP_TIMEOUT = 5.0
 
-Answer = tuple[Ended, bytes]
+Answer = tuple[EndFrame, bytes]
 
 
 class ProcessExecutor:
@@ -67,7 +67,7 @@ class ProcessExecutor:
 
     async def run(self, body: Body, input: bytes, begun: Callable[[], None] = nobody) -> bytes:
         """Run the body in a child. Only `current` of the context crosses to it."""
-        head = msgspec.json.encode(Call(_target(body.fn, body.name), carried()))
+        head = msgspec.json.encode(CallFrame(_target(body.fn, body.name), carried()))
         self._open += 1
         try:
             async with self._slots:
@@ -148,7 +148,7 @@ class _Child:
             undo.callback(_kill_group, process.pid)
             reader, writer = await asyncio.open_unix_connection(sock=ours, limit=_READ_AHEAD)
             undo.pop_all()
-        start = Start(path=[entry for entry in sys.path if isinstance(entry, str)])
+        start = StartFrame(path=[entry for entry in sys.path if isinstance(entry, str)])
         writer.writelines(pack(msgspec.json.encode(start)))
         return cls(process, reader, writer)
 
@@ -180,7 +180,7 @@ class _Child:
                     reply, state = await _replied(frame, body, here, inside)
                     self._writer.writelines(pack(msgspec.json.encode(reply), state))
                     await self._writer.drain()
-            if isinstance(frame, Ended):
+            if isinstance(frame, EndFrame):
                 return frame, body
 
     async def _frame(self) -> tuple[FromChild, bytes]:
@@ -203,14 +203,14 @@ class _Child:
 
 def _hand_on(frame: FromChild, body: bytes, here: Running, inside: Inside) -> None:
     match frame:
-        case Line(level, logger, message):
+        case LineFrame(level, logger, message):
             inside.line(here, level, logger, message)
-        case Step(step, done, total):
+        case StepFrame(step, done, total):
             inside.alive(here)
             inside.progress(here, step, done, total, body or None)
         case Alive() | Ask():
             inside.alive(here)
-        case Ended(left_out=lines):
+        case EndFrame(left_out=lines):
             inside.leave_out(here, lines)
 
 

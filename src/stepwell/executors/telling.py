@@ -20,7 +20,7 @@ from uuid import UUID
 import msgspec
 
 from stepwell.context.current import Running, noted
-from stepwell.executors.frames import Alive, Ask, Ended, FromChild, Line, Reply, Step, pack
+from stepwell.executors.frames import Alive, Ask, EndFrame, FromChild, LineFrame, Reply, StepFrame, pack
 from stepwell.model.errors import ClaimLost, NewerCheckpoint, StepwellError, Unavailable
 from stepwell.model.notes import Saved
 
@@ -49,7 +49,7 @@ class Telling:
     def begin(self, here: Running | None) -> None:
         self._here = here
 
-    def end(self, ended: Ended, result: bytes) -> None:
+    def end(self, ended: EndFrame, result: bytes) -> None:
         """Send the end of a call, after everything that its body has reported."""
         with self._lock:
             self._here = None
@@ -64,13 +64,13 @@ class Telling:
     def progress(self, here: Running, step: str, done: float, total: float | None, detail: bytes | None) -> None:
         with self._lock:
             if here is self._here and noted(here).takes_step(step):
-                self._steps[step] = _frame(Step(step, done, total), detail or b"")
+                self._steps[step] = _frame(StepFrame(step, done, total), detail or b"")
         self._stir()
 
     def line(self, here: Running, level: str, logger: str, message: str) -> None:
         with self._lock:
             if here is self._here and noted(here).takes_line(len(message.encode())):
-                self._connection.sendall(b"".join(_frame(Line(level, logger, message))))
+                self._connection.sendall(b"".join(_frame(LineFrame(level, logger, message))))
 
     def leave_out(self, here: Running, lines: int) -> None:
         """Count lines that were left out. The parent gets the count when the call ends."""

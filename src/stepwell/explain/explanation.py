@@ -12,7 +12,7 @@ from stepwell.engine import notes, undelivered_ends, workers
 from stepwell.engine.runs import CALM
 from stepwell.model.errors import NotFound
 from stepwell.model.explanation import explain
-from stepwell.model.facts import Awaited, Ended, Explanation, QueueFacts, RunFacts, Surroundings, Taken
+from stepwell.model.facts import Awaited, EndFacts, Explanation, QueueFacts, RunFacts, Surroundings, Taken
 from stepwell.model.notes import Progress
 from stepwell.model.pins import pin_of
 from stepwell.model.rate import Rate
@@ -155,7 +155,7 @@ async def _ahead(tx: Tx, run: RunFacts, priority: int) -> int:
     return int((await tx.rows("runs_ahead_of_key", limit_key=run.limit_key, **where))[0]["runs"])
 
 
-async def _ended(tx: Tx, run: RunFacts) -> Ended | None:
+async def _ended(tx: Tx, run: RunFacts) -> EndFacts | None:
     """Return the last attempt of the run that has ended."""
     rows = await tx.rows("last_attempt", id=run.id)
-    return Ended(rows[0]["attempt"], rows[0]["outcome"], rows[0]["error"], rows[0]["ended_at"]) if rows else None
+    return EndFacts(rows[0]["attempt"], rows[0]["outcome"], rows[0]["error"], rows[0]["ended_at"]) if rows else None

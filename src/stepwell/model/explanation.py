@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
-from stepwell.model.facts import Cause, Ended, Explanation, QueueFacts, RunFacts, Surroundings, Taken, Why
+from stepwell.model.facts import Cause, EndFacts, Explanation, QueueFacts, RunFacts, Surroundings, Taken, Why
 from stepwell.model.states import State
 from stepwell.model.wording import ago, ahead, among, at, nth, since
 from stepwell.model.worker import WorkerInfo
 from stepwell.model.workflow_causes import paused, pinned, turn, waits
 
-__all__ = ["Cause", "Ended", "Explanation", "QueueFacts", "RunFacts", "Surroundings", "Taken", "Why", "explain"]
+__all__ = ["Cause", "EndFacts", "Explanation", "QueueFacts", "RunFacts", "Surroundings", "Taken", "Why", "explain"]
 
 REAPED_WITHIN = LOOKED_WITHIN = timedelta(seconds=5)
 """The interval at which the reaper polls, and a worker that was not notified."""

@@ -116,7 +116,7 @@ class Awaited:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndFacts:
     """The end of the last attempt of an unfinished run."""
 
     attempt: int
@@ -164,7 +164,7 @@ class Surroundings:
     ahead: int = 0
     most_ahead: int = 10_000
     """The number at which counting `ahead` stopped."""
-    ended: Ended | None = None
+    ended: EndFacts | None = None
     holder: WorkerInfo | None = None
     """The worker that has claimed the run, if it has a row."""
     services: frozenset[str] = frozenset()

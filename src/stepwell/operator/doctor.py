@@ -192,7 +192,7 @@ def _of_late(late: Mapping[str, Any]) -> DoctorFinding:
 
 async def _of_untold(database: Database) -> DoctorFinding:
     found: list[UUID] = []
-    look = undelivered_ends.Look(undelivered_ends.FIRST, [])
+    look = undelivered_ends.Scan(undelivered_ends.FIRST, [])
     for _ in range(LOOKS):
         look = await undelivered_ends.look(database, look.last or undelivered_ends.FIRST)
         found += look.untold

@@ -35,7 +35,7 @@ MANY = 1_000_000
 """The most reads of the time after one event. Code that reads it more often is polling for a time that never comes."""
 
 
-class Clock:
+class StandIn:
     """A clock function of the module `time`, and its replacement."""
 
     def __init__(self, name: str, read: Callable[[Any], float]) -> None:
@@ -62,7 +62,7 @@ class Clock:
         return self._read(loop)
 
 
-class Sleep(Clock):
+class Sleep(StandIn):
     """The replacement of time.sleep, which refuses."""
 
     def __init__(self) -> None:
@@ -117,12 +117,12 @@ def _world_ns(loop: Any) -> int:
 
 
 CLOCKS = (
-    Clock("time", lambda loop: _world_ns(loop) / 1e9),
-    Clock("time_ns", _world_ns),
-    Clock("monotonic", lambda loop: loop.time()),
-    Clock("monotonic_ns", _nanoseconds),
-    Clock("perf_counter", lambda loop: loop.time()),
-    Clock("perf_counter_ns", _nanoseconds),
+    StandIn("time", lambda loop: _world_ns(loop) / 1e9),
+    StandIn("time_ns", _world_ns),
+    StandIn("monotonic", lambda loop: loop.time()),
+    StandIn("monotonic_ns", _nanoseconds),
+    StandIn("perf_counter", lambda loop: loop.time()),
+    StandIn("perf_counter_ns", _nanoseconds),
     Sleep(),
 )
 

@@ -32,21 +32,21 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Workflow:
+class CheckedWorkflow:
     name: str
     function: Function
     timed: bool
     """True if the workflow has a timeout for all of it."""
 
 
-def in_file(path: Path, sources: Sources) -> list[Workflow]:
+def in_file(path: Path, sources: Sources) -> list[CheckedWorkflow]:
     """The workflows that are written in a file, which is not imported for it."""
     source = sources.at(path)
     return (
         []
         if source is None
         else [
-            Workflow(
+            CheckedWorkflow(
                 f"{source.module}.{qualname}".replace(".<locals>", ""),
                 Function(source, qualname, node),
                 has_timeout(node),
@@ -57,7 +57,7 @@ def in_file(path: Path, sources: Sources) -> list[Workflow]:
     )
 
 
-def of_function(name: str, fn: Callable[..., Any], sources: Sources, *, timed: bool = False) -> Workflow | None:
+def of_function(name: str, fn: Callable[..., Any], sources: Sources, *, timed: bool = False) -> CheckedWorkflow | None:
     """A workflow by its function; None if its source is not there."""
     code = unwrap(fn).__code__
     source = sources.at(Path(code.co_filename))
@@ -66,11 +66,11 @@ def of_function(name: str, fn: Callable[..., Any], sources: Sources, *, timed: b
     for qualname, node in source.defs.items():
         first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
         if node.name == code.co_name and code.co_firstlineno in (first, node.lineno):
-            return Workflow(name, Function(source, qualname, node), timed)
+            return CheckedWorkflow(name, Function(source, qualname, node), timed)
     return None
 
 
-def examine(workflows: Iterable[Workflow], sources: Sources) -> list[Finding]:
+def examine(workflows: Iterable[CheckedWorkflow], sources: Sources) -> list[Finding]:
     found: dict[tuple[str, int, int, str], Finding] = {}
     seen: set[tuple[Path, str]] = set()
     # What several of them call is read once: for those first that there is more to look for in.
@@ -80,7 +80,7 @@ def examine(workflows: Iterable[Workflow], sources: Sources) -> list[Finding]:
     return sorted(found.values(), key=lambda each: (each.file, each.line, each.column))
 
 
-def _of_workflow(workflow: Workflow, sources: Sources, seen: set[tuple[Path, str]]) -> Iterator[Finding]:
+def _of_workflow(workflow: CheckedWorkflow, sources: Sources, seen: set[tuple[Path, str]]) -> Iterator[Finding]:
     also = rules.TIMED if workflow.timed and not is_timed_inside(workflow.function) else {}
     unread: deque[tuple[Function, tuple[str, ...]]] = deque([(workflow.function, ())])
     while unread:

@@ -18,7 +18,7 @@ MORE = 1.25
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class FigureLine:
     name: str
     says: str
     unit: str
@@ -26,16 +26,16 @@ class Line:
 
 
 LINES = (
-    Line("bulk", "start, in bulk", "runs/s"),
-    Line("single", "start, 1 caller", "runs/s"),
-    Line("crowd", "start, 100 callers", "runs/s"),
-    Line("drain", "drain, 1 process", "runs/s"),
-    Line("drain2", "drain, 2 processes", "runs/s"),
-    *(Line(f"body{percent}", f"start → body, p{percent}", "ms") for percent in PERCENTS),
-    *(Line(f"result{percent}", f"start → result, p{percent}", "ms") for percent in PERCENTS),
-    Line("round_trip", "a round trip", "ms", has_limit=False),
-    Line("commit", "a commit", "ms", has_limit=False),
-    Line("wake", "a NOTIFY, heard", "ms", has_limit=False),
+    FigureLine("bulk", "start, in bulk", "runs/s"),
+    FigureLine("single", "start, 1 caller", "runs/s"),
+    FigureLine("crowd", "start, 100 callers", "runs/s"),
+    FigureLine("drain", "drain, 1 process", "runs/s"),
+    FigureLine("drain2", "drain, 2 processes", "runs/s"),
+    *(FigureLine(f"body{percent}", f"start → body, p{percent}", "ms") for percent in PERCENTS),
+    *(FigureLine(f"result{percent}", f"start → result, p{percent}", "ms") for percent in PERCENTS),
+    FigureLine("round_trip", "a round trip", "ms", has_limit=False),
+    FigureLine("commit", "a commit", "ms", has_limit=False),
+    FigureLine("wake", "a NOTIFY, heard", "ms", has_limit=False),
 )
 
 

@@ -18,7 +18,7 @@ from stepwell.model.start import Start
 from stepwell.model.turn import Advance
 from stepwell.replay.replay import Replay
 from stepwell.telemetry import log
-from stepwell.worker.turns.host import Page
+from stepwell.worker.turns.host import WritePage
 
 PART = 400
 """Limit of events, or starts, in one write. What the code asked for on the same arrival follows in the next writes."""
@@ -36,9 +36,9 @@ class Draft:
     def __init__(self, claim: Claim, replay: Replay, seen: int) -> None:
         self._claim = claim
         self.replay = replay
-        self.full: deque[Page] = deque()
+        self.full: deque[WritePage] = deque()
         """Pages with so much to start that nothing else is added to them: the next writes hold one each."""
-        self.page = Page(Advance(claim, seen=seen))
+        self.page = WritePage(Advance(claim, seen=seen))
         """The last page."""
         self.calls: list[StepCall] = replay.take_steps()
         """Steps that the code asked for. They begin once all of the draft is written."""
@@ -49,7 +49,7 @@ class Draft:
         return bool(self.page.advance.events or self.calls or self.full or self.replay.line)
 
     @property
-    def pages(self) -> Sequence[Page]:
+    def pages(self) -> Sequence[WritePage]:
         """Everything that is not written yet, in the order of the writes."""
         return (*self.full, self.page)
 
@@ -97,11 +97,11 @@ class Draft:
             advance.children.append(child)
             yield event
 
-    def _page(self) -> Page:
+    def _page(self) -> WritePage:
         """Return the last page; a new one if there is no room on it."""
         if len(self.page.advance.starts) >= PART:
             self.full.append(self.page)
-            self.page = Page(Advance(self._claim, seen=self.page.advance.seen))
+            self.page = WritePage(Advance(self._claim, seen=self.page.advance.seen))
         return self.page
 
     def _tell(self, event: Event, more: Iterator[Event] | None) -> None:
@@ -150,7 +150,7 @@ class Draft:
         self.page.advance.events.append(event)
         return event
 
-    def take(self, here: Sequence[Start] = ()) -> Page:
+    def take(self, here: Sequence[Start] = ()) -> WritePage:
         """Take the first page for a write: all of it, or only up to the last of `here` if that is long."""
         page = self.full[0] if self.full else self.page
         advance = page.advance
@@ -159,7 +159,7 @@ class Draft:
         if self.full:
             self.full.popleft()
         else:
-            self.page = Page(Advance(self._claim, seen=advance.seen))
+            self.page = WritePage(Advance(self._claim, seen=advance.seen))
             page.calls, self.calls = self.calls, []
         events = advance.events
         advance.recorded = events[-1].idx if events else self.replay.idx
@@ -167,7 +167,7 @@ class Draft:
             events[-1].more = True
         return page
 
-    def _cut(self, page: Page, last: Start) -> Page:
+    def _cut(self, page: WritePage, last: Start) -> WritePage:
         """Take what stands before the end of this start, for a write of its own. What the code asks for upon one
         arrival may be written in parts: the last event of each part says that there is more."""
         whole, count = page.advance, PART
@@ -185,7 +185,7 @@ class Draft:
         if whole.published is not None:
             part.published, whole.published = _last_shown(part.events), _last_shown(whole.events)
         tx, page.tx = page.tx, None
-        return Page(part, tx=tx)
+        return WritePage(part, tx=tx)
 
 
 def _last_shown(events: Sequence[Event]) -> bytes | None:

@@ -24,7 +24,7 @@ Wrote = tuple[Advanced, Set[RunId]]
 """The answer to a write: where it left the run, and the runs that were to run here but do not."""
 
 
-class Page(Struct, eq=False):
+class WritePage(Struct, eq=False):
     """A write of a turn: the values that go through the link, and the live objects that stay on this side of it."""
 
     advance: Advance
@@ -54,7 +54,7 @@ class Host(Protocol):
 
     def ask_news(self, claim: Claim, told: Callable[[News | BaseException], None]) -> None: ...
 
-    def write(self, page: Page, told: Callable[[Wrote | BaseException], None]) -> None:
+    def write(self, page: WritePage, told: Callable[[Wrote | BaseException], None]) -> None:
         """Write, and tell where that left the run, and what was to run here and does not; ClaimLost if it was
         refused."""
         ...

@@ -31,7 +31,7 @@ from stepwell.replay.replay import Replay
 from stepwell.worker.run_task import CompletedWithin
 from stepwell.worker.turns.children import Children
 from stepwell.worker.turns.drafts import PART, Draft
-from stepwell.worker.turns.host import Host, Page, Wrote
+from stepwell.worker.turns.host import Host, WritePage, Wrote
 from stepwell.worker.turns.inbox import Inbox
 from stepwell.worker.turns.run_step import TurnSteps
 from stepwell.worker.turns.turn_state import Lifecycle, TurnState
@@ -263,7 +263,7 @@ class Turn:
             wanted = [start for start in wanted if start.id not in cancels]
         return self._host.can_run(wanted, slots=0 if self._works or self._children.resting else 1)
 
-    def _taken(self, to: Literal["wait", "stay", "again"], here: Sequence[Start] = ()) -> Page:
+    def _taken(self, to: Literal["wait", "stay", "again"], here: Sequence[Start] = ()) -> WritePage:
         """Take what the draft has; another draft begins."""
         page = self._draft.take(here)
         taken = page.advance
@@ -275,7 +275,7 @@ class Turn:
             self._children.expect(ids)
         return page
 
-    def _send(self, page: Page, *, last: bool = False) -> None:
+    def _send(self, page: WritePage, *, last: bool = False) -> None:
         advance = page.advance
         if advance.starts and not last:
             self._children.expect([start.id for start in self._host.may_claim(advance.starts)])

@@ -6,7 +6,7 @@ import asyncio
 from enum import StrEnum
 
 from stepwell.model.turn import Advanced
-from stepwell.worker.turns.host import Page, Wrote
+from stepwell.worker.turns.host import WritePage, Wrote
 
 
 class TurnState(StrEnum):
@@ -44,7 +44,7 @@ class Lifecycle:
     def __init__(self, written: tuple[int, int]) -> None:
         self.state = TurnState.RUNNING
         self.end: asyncio.Future[Advanced] = asyncio.get_running_loop().create_future()
-        self.flying: Page | None = None
+        self.flying: WritePage | None = None
         """The write that is on its way."""
         self.written = written
         """Number of events in the history, and of arrivals among them."""
@@ -55,12 +55,12 @@ class Lifecycle:
         """True if the code can be told something, now or later."""
         return (self.state is _RUNNING or self.state is _WRITING) and not self.end.done()
 
-    def send(self, page: Page, *, last: bool = False) -> None:
+    def send(self, page: WritePage, *, last: bool = False) -> None:
         """running -> writing, closing: a write leaves."""
         self.move(_CLOSING if last else _WRITING)
         self.flying = page
 
-    def answer(self, answer: Wrote | BaseException) -> Page | None:
+    def answer(self, answer: Wrote | BaseException) -> WritePage | None:
         """writing -> running, or -> ended: a write was answered. Return that write if the turn goes on."""
         flown, self.flying = self.flying, None
         if flown is None or self.end.done():

@@ -17,7 +17,7 @@ from stepwell.model.turn import Advance, Advanced, News, Written
 from stepwell.telemetry import Telemetry, log
 from stepwell.worker.ledger import Ledger
 from stepwell.worker.link import DataRefused, NotRecorded
-from stepwell.worker.turns.host import Claiming, Page, TurnLink, Wrote
+from stepwell.worker.turns.host import Claiming, TurnLink, WritePage, Wrote
 from stepwell.worker.unrecorded import MOST, why
 
 BUSY, PAUSE = 20, 0.008
@@ -45,7 +45,7 @@ class Writes:
     def claim_by(self, claiming: Claiming) -> None:
         self._claiming = claiming
 
-    def ask(self, page: Page, told: Told[Wrote]) -> None:
+    def ask(self, page: WritePage, told: Told[Wrote]) -> None:
         advance = page.advance
         if page.tx is not None:
             self._together.ask_apart(self._write_with_step(advance, page.tx), told)

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from stepwell.model.explanation import (
-    Ended,
+    EndFacts,
     QueueFacts,
     RunFacts,
     Surroundings,
@@ -157,7 +157,7 @@ SCHEDULED = a_run(State.SCHEDULED, due_at=SOON, attempt=3, failures=3)
 
 
 def test_a_retry_is_told_with_its_number_and_the_last_error() -> None:
-    ended = Ended(3, "failed", "ValueError: boom", AGO)
+    ended = EndFacts(3, "failed", "ValueError: boom", AGO)
     code, text = only(SCHEDULED, around(a_worker(), ended=ended))
     assert code is Why.NOT_DUE
     assert text == (
@@ -166,7 +166,7 @@ def test_a_retry_is_told_with_its_number_and_the_last_error() -> None:
 
 
 def test_a_snoozed_run_says_so() -> None:
-    code, text = only(SCHEDULED, around(a_worker(), ended=Ended(2, "snoozed", None, AGO)))
+    code, text = only(SCHEDULED, around(a_worker(), ended=EndFacts(2, "snoozed", None, AGO)))
     assert code is Why.NOT_DUE
     assert "attempt 2 snoozed it" in text
 
